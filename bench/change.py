@@ -22,7 +22,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import ROOT, build, run
 from bench.workloads import GROUPS, PARTITIONED, PLAIN, Build, pinned, started
 
@@ -33,15 +41,15 @@ if TYPE_CHECKING:
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
-MOST: Final = 1.03
+MAX_RATIO: Final = 1.03
 WARM_UP: Final = 10_000
-TURNS: Final = 6
+ROUND_ORDER_PERIOD: Final = 6
 """Of each build in a round."""
 Steps = dict[str, list[float]]
 """Microseconds of each round, by workload and step."""
 
 
-class Asked(argparse.Namespace):
+class Arguments(argparse.Namespace):
     """The options."""
 
     before: Path
@@ -52,7 +60,7 @@ class Asked(argparse.Namespace):
 
 
 def compare(
-    builds: dict[str, Build], names: Sequence[str], folder: Path, binary: Path, asked: Asked
+    builds: dict[str, Build], names: Sequence[str], folder: Path, binary: Path, arguments: Arguments
 ) -> dict[str, Steps]:
     """Run all rounds of one group of workloads, each round with new processes of both builds.
 
@@ -60,7 +68,7 @@ def compare(
     processes in all rounds, one build would have that advantage in all of them.
     """
     found: dict[str, Steps] = {version: {} for version in builds}
-    for number in range(asked.rounds):
+    for number in range(arguments.rounds):
         with ExitStack() as stack:
             running = {
                 version: stack.enter_context(started(names, builds[version], folder / f"{version}-{number}", binary))
@@ -70,12 +78,12 @@ def compare(
             for workloads in running.values():
                 for name, workload in workloads.items():
                     workload.measure(f"{name}-warm", WARM_UP)
-            spent = one_round(running, names, asked.count)
+            spent = one_round(running, names, arguments.count)
         for version, steps in spent.items():
             for name, microseconds in steps.items():
                 found[version].setdefault(name, []).append(microseconds)
         latest = {name: round(rounds[-1] / found[BEFORE][name][-1], 3) for name, rounds in found[AFTER].items()}
-        print(f"round {number + 1} of {asked.rounds}: {latest}", flush=True)
+        print(f"round {number + 1} of {arguments.rounds}: {latest}", flush=True)
     return found
 
 
@@ -93,15 +101,17 @@ def one_round(builds: dict[str, dict[str, Workload]], names: Sequence[str], coun
     """
     sums: dict[str, dict[str, float]] = {version: {} for version in (BEFORE, AFTER)}
     with ThreadPoolExecutor(len(sums)) as pool:
-        for turn, workload in itertools.product(range(TURNS), names):
+        for turn, workload in itertools.product(range(ROUND_ORDER_PERIOD), names):
             running = {
-                version: pool.submit(builds[version][workload].measure, f"{workload}-{turn}", count // TURNS)
+                version: pool.submit(
+                    builds[version][workload].measure, f"{workload}-{turn}", count // ROUND_ORDER_PERIOD
+                )
                 for version in in_turn(turn)
             }
             for version, spent in running.items():
                 for step, microseconds in spent.result().items():
                     key = f"{workload}: {step}"
-                    sums[version][key] = sums[version].get(key, 0.0) + microseconds / TURNS
+                    sums[version][key] = sums[version].get(key, 0.0) + microseconds / ROUND_ORDER_PERIOD
     return sums
 
 
@@ -119,7 +129,7 @@ def spreads(found: dict[str, Steps]) -> dict[str, tuple[float, float]]:
     return {name: (min(each), max(each)) for name, each in all_ratios.items()}
 
 
-def of_plain(steps: Steps) -> Steps:
+def relative_to_plain(steps: Steps) -> Steps:
     """Return what each step costs on a partitioned queue, of what it costs on a plain one, round by round."""
     partitioned = {name.removeprefix(f"{PARTITIONED}: "): spent for name, spent in steps.items()}
     return {
@@ -133,20 +143,20 @@ def _quotients(these: list[float], those: list[float]) -> list[float]:
     return [one / other for one, other in zip(these, those, strict=True)]
 
 
-def find_bars(found: dict[str, Steps]) -> list[Bar]:
+def find_bars(found: dict[str, Steps]) -> list[Threshold]:
     """Return what is needed of every ratio."""
     bars = [
-        Bar(f"{name}: processor time, of what it was", ratio, MOST, "x", is_ceiling=True)
+        Threshold(f"{name}: processor time, of what it was", ratio, MAX_RATIO, "x", is_ceiling=True)
         for name, ratio in ratios(found).items()
     ]
-    beside_plain = {version: of_plain(steps) for version, steps in found.items()}
+    beside_plain = {version: relative_to_plain(steps) for version, steps in found.items()}
     return bars + [
-        Bar(f"{step}: partitioned to plain, of what it was", ratio, MOST, "x", is_ceiling=True)
+        Threshold(f"{step}: partitioned to plain, of what it was", ratio, MAX_RATIO, "x", is_ceiling=True)
         for step, ratio in ratios(beside_plain).items()
     ]
 
 
-def page(found: dict[str, Steps], bars: list[Bar], before: Build, asked: Asked) -> str:
+def page(found: dict[str, Steps], thresholds: list[Threshold], before: Build, arguments: Arguments) -> str:
     """Write what people read."""
     spread = spreads(found)
     rows = [
@@ -154,13 +164,13 @@ def page(found: dict[str, Steps], bars: list[Bar], before: Build, asked: Asked) 
         f"{spread[name][0]:.3f} to {spread[name][1]:.3f} |"
         for name, then in found[BEFORE].items()
     ]
-    then, now = of_plain(found[BEFORE]), of_plain(found[AFTER])
+    then, now = relative_to_plain(found[BEFORE]), relative_to_plain(found[AFTER])
     beside = [
         f"| {step} | {statistics.median(then[step]):.2f}x | {statistics.median(now[step]):.2f}x |" for step in then
     ]
     measured = (
         f"Processor time per message of 1 KB, without RocksDB's flushes and compactions: commit {before.commit} "
-        f"before, this one after. Medians of {asked.rounds} rounds of {asked.count:,} messages, in which "
+        f"before, this one after. Medians of {arguments.rounds} rounds of {arguments.count:,} messages, in which "
         "both builds have the same load and share a processor "
         "(`python -m bench.change`). With two processes it is the sum over the server's processes; of the syphon, "
         "that of the process that hosts it."
@@ -176,26 +186,26 @@ def page(found: dict[str, Steps], bars: list[Bar], before: Build, asked: Asked) 
             *rows,
             "",
             *(["| partitioned to plain | before | after |", "|---|---|---|", *beside, ""] if beside else []),
-            bars_table(bars),
+            thresholds_table(thresholds),
             "",
-            facts(surroundings()),
+            environment_lines(environment_facts()),
             "",
         ]
     )
 
 
-def measure(builds: dict[str, Build], folder: Path, asked: Asked) -> dict[str, Steps]:
+def measure(builds: dict[str, Build], folder: Path, arguments: Arguments) -> dict[str, Steps]:
     """Run the workloads that are asked for, group by group."""
     binary = build(folder)
     found: dict[str, Steps] = {version: {} for version in builds}
     for number, group in enumerate(GROUPS):
-        if chosen := [name for name in group if name in (asked.only or group)]:
-            for version, steps in compare(builds, chosen, folder / str(number), binary, asked).items():
+        if chosen := [name for name in group if name in (arguments.only or group)]:
+            for version, steps in compare(builds, chosen, folder / str(number), binary, arguments).items():
                 found[version] |= steps
     return found
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the bench; the exit code."""
     known = [name for group in GROUPS for name in group]
     parser = argparse.ArgumentParser(prog="python -m bench.change", description=__doc__.splitlines()[0])
@@ -204,20 +214,20 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=72_000, help="messages of one step in a round")
     parser.add_argument("--only", choices=known, action="append", help="a workload (default: all; may be repeated)")
     add_results_option(parser)
-    asked = parser.parse_args(words, Asked())
+    asked = parser.parse_args(argv, Arguments())
     builds = {BEFORE: Build.at(asked.before.resolve()), AFTER: Build.at(ROOT, sys.executable)}
     with tempfile.TemporaryDirectory(prefix="twinbus-change-") as name:
         found = measure(builds, Path(name), asked)
     bars = find_bars(found)
     measured = {
         "found": found,
-        "partitioned to plain": {version: of_plain(steps) for version, steps in found.items()},
+        "partitioned to plain": {version: relative_to_plain(steps) for version, steps in found.items()},
         "bars": bars,
         "before": builds[BEFORE].commit,
-        "surroundings": surroundings(),
+        "surroundings": environment_facts(),
     }
     write(asked.results, "change", page(found, bars, builds[BEFORE], asked), measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 BATCH_FORMAT: Final = 0x80013700
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 """For any one answer."""
-UNANSWERED: Final = 16
+MAX_UNSETTLED: Final = 16
 """Batches on their way at a time."""
 OK: Final = 200
 NO_CONTENT: Final = 204
@@ -60,7 +60,7 @@ NO_CONTENT: Final = 204
 _numbers: Final = itertools.count()
 
 
-class Refused(Exception):
+class LinkRefused(Exception):
     """The server said no, or said nothing."""
 
 
@@ -126,7 +126,7 @@ def sequence_of(payload: bytes) -> int:
 # --- a connection -----------------------------------------------------------------------------------------------------
 
 
-class Client:
+class EngineClient:
     """One connection with one session, and whatever links are asked for."""
 
     def __init__(self, peer: Peer) -> None:
@@ -152,7 +152,7 @@ class Client:
         if isinstance(event, DeliveriesReceived):
             self._received[event.link].extend(event.deliveries)
         elif isinstance(event, SendsUpdated | ReceiptsUpdated):
-            self._hear(event)
+            self._handle_event(event)
         elif isinstance(event, ConnectionOpened):
             self._session = self.peer.connection.begin_session()
             self.is_open = True
@@ -165,7 +165,7 @@ class Client:
             self.end = self.end or str(event)
         self._changed.set()
 
-    def _hear(self, event: SendsUpdated | ReceiptsUpdated) -> None:
+    def _handle_event(self, event: SendsUpdated | ReceiptsUpdated) -> None:
         if isinstance(event.state, Rejected):
             self._fault = str(event.state.error)
         for delivery in event.deliveries:
@@ -175,34 +175,34 @@ class Client:
         """There is room in the socket."""
         self._changed.set()
 
-    async def until(self, happened: Callable[[], object]) -> None:
+    async def wait_until(self, condition: Callable[[], object]) -> None:
         """Wait for something."""
         try:
-            while not happened():
+            while not condition():
                 if self.end is not None or self._fault is not None:
-                    raise Refused(self._fault or self.end)
+                    raise LinkRefused(self._fault or self.end)
                 self._changed.clear()
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     await self._changed.wait()
         except TimeoutError:
-            raise Refused(f"nothing was heard for {PATIENCE_S:.0f} s") from None
+            raise LinkRefused(f"nothing was heard for {TIMEOUT_S:.0f} s") from None
 
     async def _attached(self, link: Link) -> None:
-        await self.until(lambda: link in self._confirmed or link in self._ended)
+        await self.wait_until(lambda: link in self._confirmed or link in self._ended)
         self._confirmed.discard(link)
         if link in self._ended:
-            raise Refused(self._ended.pop(link))
+            raise LinkRefused(self._ended.pop(link))
 
     async def detach(self, link: Link) -> None:
         """End a link."""
         link.detach()
-        await self.until(lambda: link in self._ended)
+        await self.wait_until(lambda: link in self._ended)
         del self._ended[link]
         self._received.pop(link, None)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    async def send(self, queue: str, payloads: Iterable[bytes], *, at_once: int = UNANSWERED) -> None:
+    async def send(self, queue: str, payloads: Iterable[bytes], *, at_once: int = MAX_UNSETTLED) -> None:
         """Send batches until all are accepted."""
         link = await self.attach_sender(queue)
         await self.send_on(link, payloads, at_once=at_once)
@@ -215,18 +215,23 @@ class Client:
         return link
 
     async def send_on(
-        self, link: Sender, payloads: Iterable[bytes], *, at_once: int = UNANSWERED, message_format: int = BATCH_FORMAT
+        self,
+        link: Sender,
+        payloads: Iterable[bytes],
+        *,
+        at_once: int = MAX_UNSETTLED,
+        message_format: int = BATCH_FORMAT,
     ) -> None:
         """... and how."""
         unanswered = self._unanswered
         for payload in payloads:
-            await self.until(lambda: len(unanswered) < at_once and self.peer.is_writable and link.sendable)
+            await self.wait_until(lambda: len(unanswered) < at_once and self.peer.is_writable and link.sendable)
             unanswered.add(link.send(payload, message_format=message_format))
-        await self.until(lambda: not unanswered)
+        await self.wait_until(lambda: not unanswered)
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
-    async def take(self, queue: str, count: int, outcome: Composite = ACCEPTED, *, credit: int = 1_000) -> list[int]:
+    async def receive(self, queue: str, count: int, outcome: Composite = ACCEPTED, *, credit: int = 1_000) -> list[int]:
         """Receive so many and settle them all alike, as they come; their sequence numbers."""
         link = await self._attach_receiver(queue)
         numbers: list[int] = []
@@ -234,7 +239,7 @@ class Client:
         granted = min(credit, count)
         link.grant(granted)
         while len(numbers) < count:
-            await self.until(lambda: got)
+            await self.wait_until(lambda: got)
             some, got[:] = list(got), []
             numbers.extend([sequence_of(delivery.payload) for delivery in some])
             self._settle(link, some, outcome)
@@ -242,7 +247,7 @@ class Client:
             if granted < credit // 2 and len(numbers) + granted < count:
                 granted = min(credit, count - len(numbers))
                 link.grant(granted)
-        await self.until(lambda: not self._unanswered)
+        await self.wait_until(lambda: not self._unanswered)
         await self.detach(link)
         return numbers
 
@@ -268,18 +273,18 @@ class Client:
         source = link.remote_attach.source if link.remote_attach is not None else None
         return link, str((getattr(source, "filter", None) or {})[SESSION_FILTER])
 
-    async def empty_session(self, link: Receiver, count: int) -> None:
+    async def drain_session(self, link: Receiver, count: int) -> None:
         """Receive and complete so many messages of a session, and let go of it."""
         link.grant(count)
         got = self._received[link]
-        await self.until(lambda: len(got) >= count)
+        await self.wait_until(lambda: len(got) >= count)
         self._settle(link, got, ACCEPTED)
-        await self.until(lambda: not any(delivery in self._unanswered for delivery in got))
+        await self.wait_until(lambda: not any(delivery in self._unanswered for delivery in got))
         await self.detach(link)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    async def ask(self, queue: str, operation: str, body: dict[str, object]) -> dict[str, Any]:
+    async def request(self, queue: str, operation: str, body: dict[str, object]) -> dict[str, Any]:
         """What `$management` answers; nothing where it has nothing."""
         node = f"{queue}/$management"
         if node not in self._nodes:
@@ -287,14 +292,14 @@ class Client:
         (link, hears), message_id = self._nodes[node], f"ask-{next(_numbers)}"
         properties = Properties(message_id=message_id, reply_to=hears.name)
         request = build(properties=properties, application_properties={"operation": operation}, body=value(body))
-        await self.until(lambda: link.sendable)
+        await self.wait_until(lambda: link.sendable)
         link.send(request, settled=True)
-        await self.until(lambda: self._has_answer(hears, message_id))
+        await self.wait_until(lambda: self._has_response(hears, message_id))
         answer = self._answers.pop(message_id)
         said = answer.application_properties
         assert isinstance(said, dict)
         if said["statusCode"] not in {OK, NO_CONTENT}:
-            raise Refused(f"{operation}: {said['statusCode']} {said['statusDescription']}")
+            raise LinkRefused(f"{operation}: {said['statusCode']} {said['statusDescription']}")
         content = answer.value if said["statusCode"] == OK else None
         return content if isinstance(content, dict) else {}
 
@@ -308,7 +313,7 @@ class Client:
         await self._attached(link)
         return link, hears
 
-    def _has_answer(self, hears: Receiver, message_id: str) -> bool:
+    def _has_response(self, hears: Receiver, message_id: str) -> bool:
         some, self._received[hears] = self._received[hears], []
         hears.settle(some)
         for delivery in some:
@@ -320,17 +325,20 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Client]:
+async def connect_client(server: Server) -> AsyncIterator[EngineClient]:
     """A connection from its opening to its end."""
     settings = Settings(container_id=f"bench-{next(_numbers)}", hostname="localhost")
     credentials = Credentials.plain(server.key_name, server.key)
     client = await connect(
-        Client, lambda now: Connection.client(settings, credentials, now=now), host="127.0.0.1", port=server.amqp_port
+        EngineClient,
+        lambda now: Connection.client(settings, credentials, now=now),
+        host="127.0.0.1",
+        port=server.amqp_port,
     )
     try:
-        await client.until(lambda: client.is_open)
+        await client.wait_until(lambda: client.is_open)
         yield client
     finally:
         client.peer.close()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.shield(client.peer.lost)

@@ -23,17 +23,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bench.processes import Family, children_of, holder_of, ports_of
+from bench.processes import ServerProcesses, children_of, connected_worker, ports_of
 from bench.serving import RUN_TIMEOUT_S, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-TRIES: Final = 200
+MAX_CONNECTION_ATTEMPTS: Final = 200
 """Connections that may hang up because they are held where another is already."""
-HELD_S: Final = 10.0
-LOOK_EVERY_S: Final = 0.002
+HOLD_TIMEOUT_S: Final = 10.0
+POLL_INTERVAL_S: Final = 0.002
 _ENDED: Final = re.compile(r"(\d+) messages .* from ([\d.]+) to ([\d.]+)")
 _DIVIDED: Final = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
@@ -43,17 +43,17 @@ _DIVIDED: Final = (
 )
 
 
-class Processes(Server):
+class MultiProcessServer(Server):
     """A server of one or several processes."""
 
     @property
-    def family(self) -> Family:
+    def processes(self) -> ServerProcesses:
         """All of them."""
-        return Family(self.process.pid)
+        return ServerProcesses(self.process.pid)
 
-    def make_partitioned(self, name: str, max_size_mb: int = 1024) -> None:
+    def create_partitioned_queue(self, name: str, max_size_mb: int = 1024) -> None:
         """A partitioned queue that was not there before."""
-        self._ask("PUT", name, _DIVIDED.format(max_size_mb), expected=201)
+        self._request("PUT", name, _DIVIDED.format(max_size_mb), expected=201)
 
     def kill(self) -> None:
         """SIGKILL, all of them: workers outlive their supervisor."""
@@ -68,7 +68,7 @@ class Processes(Server):
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class CombinedRun:
     """One run of several clients."""
 
     count: int
@@ -81,13 +81,13 @@ class Together:
     """So many connections were given up for that."""
 
 
-class Clients:
+class LoadClients:
     """So many at a time, pointed at a server."""
 
     def __init__(
         self,
         binary: Path,
-        server: Processes,
+        server: MultiProcessServer,
         clients: int,
         size: int = 1024,
         *,
@@ -100,19 +100,19 @@ class Clients:
         self._clients = clients
         self._size = size
 
-    def send(self, queue: str, count: int, keys: Sequence[str] = ()) -> Together:
+    def send(self, queue: str, count: int, keys: Sequence[str] = ()) -> CombinedRun:
         """Send so many messages, by equal shares; all were accepted. With keys: one of these, by turns."""
         return self._run("send", queue, count // self._clients, {"KEY_LIST": ",".join(keys)} if keys else {})
 
-    def receive(self, queue: str, count: int) -> Together:
+    def receive(self, queue: str, count: int) -> CombinedRun:
         """Receive and accept so many, by equal shares."""
         return self._run("recv", queue, count // self._clients, {})
 
-    def receive_second(self, queue: str, count: int) -> Together:
+    def receive_second(self, queue: str, count: int) -> CombinedRun:
         """Receive so many as the Azure SDKs do: done when the server has confirmed each settlement."""
         return self._run("recv", queue, count // self._clients, {"SECOND": "1"})
 
-    def _run(self, mode: str, queue: str, share: int, environment: dict[str, str]) -> Together:
+    def _run(self, mode: str, queue: str, share: int, environment: dict[str, str]) -> CombinedRun:
         server = self.server
         words = [str(self._binary), mode, "127.0.0.1", str(server.amqp_port), queue, str(share), str(self._size)]
         words += [server.key_name, server.key]
@@ -135,13 +135,13 @@ class Clients:
         if len(spans) != self._clients or any(client.returncode for client in running):
             sys.exit(f"{mode} {queue}: {said}\n{server.log_tail()}")
         took_s = max(end for _, end in spans) - min(start for start, _ in spans)
-        return Together(share * self._clients, share * self._clients / took_s, holders, hung_up)
+        return CombinedRun(share * self._clients, share * self._clients / took_s, holders, hung_up)
 
     def _connect(
         self, words: list[str], environment: dict[str, str], running: list[subprocess.Popen[str]]
     ) -> tuple[int, int]:
         """Start all clients, up to where they wait: how many processes hold them, how many hung up."""
-        workers = self.server.family.workers
+        workers = self.server.processes.workers
         wanted, used, hung_up = min(len(workers), self._clients), set[int](), 0
         while len(running) < self._clients:
             client = subprocess.Popen(
@@ -155,8 +155,8 @@ class Clients:
             assert client.stdout is not None
             if client.stdout.readline() != "open\n":
                 sys.exit(f"the load client cannot connect\n{self.server.log_tail()}")
-            holder = self._holder(client.pid, workers)
-            if holder in used and len(used) < wanted and hung_up < TRIES:
+            holder = self._connected_worker(client.pid, workers)
+            if holder in used and len(used) < wanted and hung_up < MAX_CONNECTION_ATTEMPTS:
                 hung_up += 1
                 running.remove(client)
                 client.communicate()  # its input ends, and with it the client
@@ -164,11 +164,11 @@ class Clients:
                 used.add(holder)
         return len(used), hung_up
 
-    def _holder(self, client: int, workers: list[int]) -> int:
-        deadline = time.monotonic() + HELD_S
+    def _connected_worker(self, client: int, workers: list[int]) -> int:
+        deadline = time.monotonic() + HOLD_TIMEOUT_S
         while time.monotonic() < deadline:
             for port in ports_of(client, self.server.amqp_port):
-                if (holder := holder_of(port, self.server.amqp_port, workers)) is not None:
+                if (holder := connected_worker(port, self.server.amqp_port, workers)) is not None:
                     return holder
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         sys.exit(f"no process of the server holds the client's connection\n{self.server.log_tail()}")

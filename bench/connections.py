@@ -23,15 +23,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
-from bench.serving import MIB, ROOT, Load, Server, build, run
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    figures_table,
+    thresholds_table,
+    write,
+)
+from bench.serving import MIB, ROOT, LoadClient, Server, build, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_GROWTH_MIB: Final = 1024
-LEAST_RATIO: Final = 0.8
-WITHOUT: Final = "without"
+MIN_RATIO: Final = 0.8
+NO_CONNECTIONS: Final = "without"
 SETTLE_S: Final = 1.0
 """Between the last attach and the first look."""
 WATCH_S: Final = 65.0
@@ -60,7 +69,7 @@ class State:
 
 
 @contextlib.contextmanager
-def holding(server: Server, connections: int, state: State) -> Iterator[None]:
+def hold_connections(server: Server, connections: int, state: State) -> Iterator[None]:
     """Idle connections, from when all are attached until the block ends."""
     asked: dict[str, Any] = {"port": server.amqp_port, "key_name": server.key_name, "key": server.key}
     asked |= {"connections": connections, "queues": state.queues}
@@ -92,7 +101,7 @@ def _said(line: str, server: Server) -> dict[str, Any]:
     return said
 
 
-def watch(server: Server, load: Load, count: int, base_bytes: int, state: State, watch_s: float) -> None:
+def watch(server: Server, load: LoadClient, count: int, base_bytes: int, state: State, watch_s: float) -> None:
     """One round of one state."""
     time.sleep(SETTLE_S)
     process = server.process
@@ -105,48 +114,52 @@ def watch(server: Server, load: Load, count: int, base_bytes: int, state: State,
     state.receive.append(load.receive("busy", count).rate)
 
 
-def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, State], dict[str, str], int]:
+def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, State], dict[str, str], int]:
     """All rounds; the states, what explains them, and how many files the server allowed itself."""
-    many = [f"idle-{number}" for number in range(asked.queues)]
+    many = [f"idle-{number}" for number in range(arguments.queues)]
     states = {
-        WITHOUT: State([]),
+        NO_CONNECTIONS: State([]),
         "on one queue": State(["idle"]),
-        f"on {asked.queues} queues": State(many),
+        f"on {arguments.queues} queues": State(many),
     }
     with Server.started(folder / "server") as server:
         for name in ("busy", "idle", *many):
-            server.make_queue(name)
-        load = Load(build(folder), server, asked.size)
+            server.create_queue(name)
+        load = LoadClient(build(folder), server, arguments.size)
         for _ in range(2):  # to warm up: memory that only the busy sender needs is there afterwards
-            load.send("busy", asked.count)
-            load.receive("busy", asked.count)
+            load.send("busy", arguments.count)
+            load.receive("busy", arguments.count)
         base_bytes = server.process.resident_bytes
-        for number in range(asked.rounds):
+        for number in range(arguments.rounds):
             for name, state in states.items():
-                with holding(server, asked.connections, state) if state.queues else contextlib.nullcontext():
-                    watch(server, load, asked.count, base_bytes, state, asked.watch if number == 0 else 0)
+                with (
+                    hold_connections(server, arguments.connections, state) if state.queues else contextlib.nullcontext()
+                ):
+                    watch(server, load, arguments.count, base_bytes, state, arguments.watch if number == 0 else 0)
                 rate, growth = state.send[-1], state.growth_mib[-1]
                 print(f"round {number + 1}, {name}: {rate:,.0f} sends/s, {growth:+,.0f} MiB", flush=True)
         figures = {
             "resident before any of them": f"{base_bytes / MIB:,.0f} MiB",
             "resident after the last had gone": f"{server.process.resident_bytes / MIB:,.0f} MiB",
             "peak": f"{server.process.peak_resident_bytes / MIB:,.0f} MiB",
-            "warnings in the server's log": str(len(server.log_trouble())),
+            "warnings in the server's log": str(len(server.log_errors())),
         }
         return states, figures, server.process.max_open_files
 
 
-def find_bars(states: dict[str, State], connections: int, max_open_files: int) -> list[Bar]:
+def find_thresholds(states: dict[str, State], connections: int, max_open_files: int) -> list[Threshold]:
     """What is needed of them."""
-    alone = states[WITHOUT]
-    bars = [Bar("open files that the server allows itself", max_open_files, connections)]
+    alone = states[NO_CONNECTIONS]
+    bars = [Threshold("open files that the server allows itself", max_open_files, connections)]
     for name, state in states.items():
         if state is not alone:
             growth = max(state.growth_mib)
             bars += [
-                Bar(f"memory of {connections:,} idle ones {name}", growth, MAX_GROWTH_MIB, " MiB", is_ceiling=True),
-                Bar(f"busy sender beside them, {name}", state.ratio(alone), LEAST_RATIO, "x"),
-                Bar(f"connections lost, {name}", state.lost, 0, is_ceiling=True),
+                Threshold(
+                    f"memory of {connections:,} idle ones {name}", growth, MAX_GROWTH_MIB, " MiB", is_ceiling=True
+                ),
+                Threshold(f"busy sender beside them, {name}", state.ratio(alone), MIN_RATIO, "x"),
+                Threshold(f"connections lost, {name}", state.lost, 0, is_ceiling=True),
             ]
     return bars
 
@@ -164,7 +177,7 @@ def describe(states: dict[str, State]) -> dict[str, str]:
     return rows
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--connections", type=int, default=5000)
@@ -174,16 +187,16 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder:
         states, figures, max_open_files = measure(Path(folder), asked)
-    bars, figures = find_bars(states, asked.connections, max_open_files), describe(states) | figures
-    where = surroundings("uvloop", "rocksdict")
+    bars, figures = find_thresholds(states, asked.connections, max_open_files), describe(states) | figures
+    where = environment_facts("uvloop", "rocksdict")
     page = (
         "# Idle connections, measured\n\n"
         f"Made by `python -m bench.connections`: {asked.connections:,} connections with a receiver each, and one busy\n"
         f"sender of {asked.size}-byte messages, with and without them in turns.\n\n"
-        f"{bars_table(bars)}\n\n{figures_table(figures)}\n\n{facts(where)}\n"
+        f"{thresholds_table(bars)}\n\n{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )
     measured = {
         "connections": asked.connections,
@@ -193,7 +206,7 @@ def main(words: list[str] | None = None) -> int:
         "surroundings": where,
     }
     write(asked.results, "connections", page, measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,20 @@ from typing import Final
 
 from bench.costs_generator import write_journals, write_usage
 from bench.processes import children_of
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import MIB
-from twinbus.pipeline.costs.bill import SETTINGS, Terms
-from twinbus.pipeline.costs.explained import tell_report
-from twinbus.pipeline.costs.page import write_page
-from twinbus.pipeline.costs.report import Wanted, explain
+from twinbus.pipeline.costs.bill import SPARK_SETTINGS, BillingTerms
+from twinbus.pipeline.costs.explained import report_document
+from twinbus.pipeline.costs.page import render_page
+from twinbus.pipeline.costs.report import CostReportSettings, explain
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.spark import session
 
@@ -39,7 +47,7 @@ ROWS_PER_MINUTE: Final = 96
 MAX_S: Final = 180.0
 MAX_MIB: Final = 3_072
 """The heap of Java has 2 GiB; what is beyond it, and Python, get half as much."""
-LOOK_EVERY_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 PAGE_BYTES: Final = resource.getpagesize()
 _DAY: Final = ROWS_PER_MINUTE * 1_440
 
@@ -75,14 +83,14 @@ def main() -> int:
         runs = [measure(Path(folder) / str(rows), rows) for rows in asked.rows]
     last = runs[-1]
     bars = [
-        Bar(f"costs of {last.rows:,} rows of usage", last.seconds, MAX_S, " s", is_ceiling=True),
-        Bar("memory of Java and Python together, at most", last.peak_mib, MAX_MIB, " MiB", is_ceiling=True),
+        Threshold(f"costs of {last.rows:,} rows of usage", last.seconds, MAX_S, " s", is_ceiling=True),
+        Threshold("memory of Java and Python together, at most", last.peak_mib, MAX_MIB, " MiB", is_ceiling=True),
     ]
-    where = surroundings("pyspark", "pyarrow")
+    where = environment_facts("pyspark", "pyarrow")
     write(
         asked.results, "costs", page(runs, bars, where), {"bars": bars, "runs": [asdict(run) for run in runs], **where}
     )
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 def measure(folder: Path, rows: int) -> Run:
@@ -96,7 +104,7 @@ def measure(folder: Path, rows: int) -> Run:
     child = subprocess.Popen([sys.executable, "-m", "bench.costs", "--price", str(folder)], stdout=subprocess.PIPE)
     while child.poll() is None:
         run.peak_mib = max(run.peak_mib, resident_mib(child.pid))
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
     assert child.stdout is not None
     told = json.loads(child.stdout.read().splitlines()[-1])
     run.seconds, run.focus_rows, run.steps = told["seconds"], told["focus_rows"], told["steps"]
@@ -118,13 +126,15 @@ def price(folder: Path) -> None:
     """What `twinbus pipeline costs` does, once Spark is there."""
     data = [str(folder / name) for name in ("contoso", "contoso-backup")]
     focus = folder / "focus"
-    terms = Terms(tariff=read_tariff())
-    wanted = Wanted(usage=data, journals=[str(folder / "journals")], terms=terms, parquet=str(focus))
-    with session("bench", master="local[2]", settings=SETTINGS) as spark:
+    terms = BillingTerms(tariff=read_tariff())
+    wanted = CostReportSettings(
+        usage_folders=data, journal_folders=[str(folder / "journals")], terms=terms, parquet_folder=str(focus)
+    )
+    with session("bench", master="local[2]", settings=SPARK_SETTINGS) as spark:
         started = time.monotonic()
         steps: list[tuple[str, float]] = []
         report = explain(spark, wanted, lambda what: steps.append((what, time.monotonic() - started)))
-        (folder / "costs.html").write_text(write_page(tell_report(report), "bench"))
+        (folder / "costs.html").write_text(render_page(report_document(report), "bench"))
         seconds = time.monotonic() - started
         ends = [at for _, at in steps[1:]] + [seconds]
         took = {what: round(end - at, 2) for (what, at), end in zip(steps, ends, strict=True)}
@@ -132,7 +142,7 @@ def price(folder: Path) -> None:
     print(json.dumps({"seconds": seconds, "focus_rows": count, "steps": took}))
 
 
-def page(runs: list[Run], bars: list[Bar], where: dict[str, str]) -> str:
+def page(runs: list[Run], thresholds: list[Threshold], where: dict[str, str]) -> str:
     """For people."""
     lines = [
         "# Pricing a year of usage, measured\n",
@@ -140,7 +150,7 @@ def page(runs: list[Run], bars: list[Bar], where: dict[str, str]) -> str:
         "code, one file for each process and hour, and the clients' journals of its outages; priced as by",
         "`twinbus pipeline costs` on two processors (`local[2]`), with a heap of 2 GiB, into the report, FOCUS rows as",
         "Parquet, and the page. The start of Spark is not in the time.\n",
-        bars_table(bars),
+        thresholds_table(thresholds),
         "",
         "| rows | days | files | size | priced in | rows a second | memory, at most | FOCUS rows | outages |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -153,7 +163,7 @@ def page(runs: list[Run], bars: list[Bar], where: dict[str, str]) -> str:
     steps = runs[-1].steps or {}
     lines += ["", f"Where the time of {runs[-1].rows:,} rows went:", "", "| step | seconds |", "|---|---|"]
     lines += [f"| {what} | {seconds:,.1f} |" for what, seconds in steps.items()]
-    return "\n".join([*lines, "", facts(where), ""])
+    return "\n".join([*lines, "", environment_lines(where), ""])
 
 
 if __name__ == "__main__":

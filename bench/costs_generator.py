@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinbus.client.journal_file import JournalFiles
-from twinbus.model.usage import BEGIN, COUNTS, Head
+from twinbus.model.usage import BEGIN, COUNTS, JournalHead
 from twinbus.server.metering.hours import write_hour
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ BEGINS: Final = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
 HOUR_S: Final = 3_600
 QUEUES: Final = 10
 """Backlog queues."""
-DIFFERENT: Final = 24
+DISTINCT_HOURS: Final = 24
 """Hours that are made up; the year repeats them."""
 PARKED: Final = 500
 """Messages a minute, while the primary is down."""
@@ -37,7 +37,7 @@ _OF_QUEUES: Final = ("sends", "send_units", "receives", "receive_units", "settle
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenUsage:
     """What there is now."""
 
     rows: int
@@ -45,18 +45,18 @@ class Written:
     bytes: int
 
 
-def write_usage(folder: Path, *, days: int, rows_per_minute: int) -> Written:
+def write_usage(folder: Path, *, days: int, rows_per_minute: int) -> WrittenUsage:
     """Both namespaces, for so many days; by two processes."""
     busy = rows_per_minute - QUEUES - 1
     jobs = [(folder, days, busy, part) for part in range(2)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         parts = pool.starmap(_write_part, jobs)
-    return Written(*(sum(numbers) for numbers in zip(*parts, strict=True)))
+    return WrittenUsage(*(sum(numbers) for numbers in zip(*parts, strict=True)))
 
 
 def _write_part(folder: Path, days: int, busy: int, part: int) -> tuple[int, int, int]:
     """Every other day."""
-    primary = [_busy_hour(busy, seed) for seed in range(DIFFERENT)]
+    primary = [_busy_hour(busy, seed) for seed in range(DISTINCT_HOURS)]
     quiet, filled = _backlog_hour(is_down=False), _backlog_hour(is_down=True)
     rows = files = size = 0
     for day in range(part, days, 2):
@@ -64,16 +64,18 @@ def _write_part(folder: Path, days: int, busy: int, part: int) -> tuple[int, int
             begins = int((BEGINS + dt.timedelta(days=day, hours=hour)).timestamp())
             is_down = day % 7 == 0 and hour == 12
             for namespace, columns in (
-                ("contoso", primary[hour % DIFFERENT]),
+                ("contoso", primary[hour % DISTINCT_HOURS]),
                 ("contoso-backup", filled if is_down else quiet),
             ):
-                head = Head(namespace=namespace, process=0, life=f"{namespace}-{day // 30}", hour=begins)
-                path = write_hour(folder / namespace / "usage", head, _at(columns, begins, day, hour), syncs=False)
+                head = JournalHead(namespace=namespace, process=0, life=f"{namespace}-{day // 30}", hour=begins)
+                path = write_hour(
+                    folder / namespace / "usage", head, _with_time(columns, begins, day, hour), sync=False
+                )
                 rows, files, size = rows + len(columns["minute"]), files + 1, size + path.stat().st_size
     return rows, files, size
 
 
-def _at(columns: dict[str, pa.Array], begins: int, day: int, hour: int) -> dict[str, pa.Array]:
+def _with_time(columns: dict[str, pa.Array], begins: int, day: int, hour: int) -> dict[str, pa.Array]:
     """The same hour at another time. A life is thirty days, and begins with a mark."""
     moved = {**columns, "minute": pc.add(columns["minute"], begins)}
     if day % 30 == 0 and hour == 0:

@@ -25,8 +25,17 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
-from bench.serving import Proc, Server, run
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    figures_table,
+    thresholds_table,
+    write,
+)
+from bench.serving import ProcessStats, Server, run
 from bench.syphon import BACKLOG_QUEUES, PRIMARY, SESSION_QUEUE, SESSIONS, SIZE, Syphon, fill
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import backlog
@@ -34,7 +43,7 @@ from twinbus.client.pairing import backlog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NEEDED: Final = 0.9
+MIN_RATIO: Final = 0.9
 LOOK_SELDOM_S: Final = 0.25
 
 
@@ -57,7 +66,7 @@ class Moved:
         return self.messages / self.seconds
 
 
-class Deferring(Syphon):
+class DeferringSyphon(Syphon):
     """The syphon, with a destination that can be disabled."""
 
     def __init__(self, primary: Server, secondary: Server, *, defers: bool) -> None:
@@ -76,7 +85,7 @@ class Deferring(Syphon):
             uvloop.run(self._set_status("SendDisabled"))
         before = [server.process.cpu_s for server in self._servers]
         started_s, enabled_s = time.monotonic(), 0.0
-        with self.hosted() as host:
+        with self.run_host() as host:
             first_s = self.wait(started_s, host, lambda: self.arrived() > 0)
             if sets_aside:
                 self._wait_for_most(first_s, count // 2)  # as for all: each look costs the servers some time
@@ -87,7 +96,7 @@ class Deferring(Syphon):
                 enabled_s = time.monotonic()
             self._wait_for_most(first_s, count)
             last_s = self.wait(started_s, host, lambda: self.arrived() >= count and self.parked() == 0)
-            host_cpu_s = Proc(host.pid).cpu_s
+            host_cpu_s = ProcessStats(host.pid).cpu_s
         spent = [server.process.cpu_s - was for server, was in zip(self._servers, before, strict=True)]
         return Moved(
             messages=count,
@@ -107,7 +116,7 @@ class Deferring(Syphon):
         """So many are, which one request tells."""
         async with NamespaceManager.from_connection_string(self._servers[1].management_string) as manager:
             while True:
-                queues = [queue async for queue in manager.get_queues(backlog.prefix_of(PRIMARY))]
+                queues = [queue async for queue in manager.get_queues(backlog.backlog_queue_prefix(PRIMARY))]
                 if sum(queue.runtime.deferred_count for queue in queues) >= count:
                     return
                 await asyncio.sleep(LOOK_SELDOM_S)
@@ -118,7 +127,9 @@ def rate_of(moves: Sequence[Moved]) -> float:
     return statistics.median(moved.rate for moved in moves)
 
 
-def page_of(plain: Sequence[Moved], aside: Sequence[Moved], bar: Bar, where: dict[str, str], *, defers: bool) -> str:
+def page_of(
+    plain: Sequence[Moved], aside: Sequence[Moved], bar: Threshold, where: dict[str, str], *, defers: bool
+) -> str:
     """All of it, for people."""
     count, way = plain[0].messages, "deferred" if defers else "withheld by the backlog queue"
     back = statistics.median(moved.messages / 2 / moved.back_s for moved in aside)
@@ -138,7 +149,7 @@ def page_of(plain: Sequence[Moved], aside: Sequence[Moved], bar: Bar, where: dic
         "is disabled until the syphon has set all of its messages aside:\n"
         f"they are {way}. The time for that counts, and so does the time until the syphon\n"
         "notices that the queue is enabled. Only the ratio means anything.\n\n"
-        f"{bars_table([bar])}\n\n{figures_table(figures)}\n\n{facts(where)}\n"
+        f"{thresholds_table([bar])}\n\n{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )
 
 
@@ -146,14 +157,14 @@ def _cpu_us(moves: Sequence[Moved], name: str) -> float:
     return statistics.median(float(asdict(moved)[f"{name}_cpu_s"]) / moved.messages * 1e6 for moved in moves)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--messages", type=int, default=200_000)
     cli.add_argument("--rounds", type=int, default=5)
     cli.add_argument("--defer", action="store_true", help="defer messages instead of having them withheld")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     plain: list[Moved] = []
     aside: list[Moved] = []
     with (
@@ -161,14 +172,16 @@ def main(words: list[str] | None = None) -> int:
         Server.started(Path(folder) / "primary") as primary,
         Server.started(Path(folder) / "secondary") as secondary,
     ):
-        syphon = Deferring(primary, secondary, defers=asked.defer)
+        syphon = DeferringSyphon(primary, secondary, defers=asked.defer)
         for number in range(1, asked.rounds + 1):
             for moves, sets_aside in ((plain, False), (aside, True)):
                 moves.append(syphon.drain(asked.messages, sets_aside=sets_aside))
                 word = "half set aside" if sets_aside else "none set aside"
                 print(f"round {number}, {word}: {moves[-1].rate:,.0f}/s", flush=True)
-    bar = Bar("messages a second with half set aside, of those without", rate_of(aside) / rate_of(plain), NEEDED)
-    where = surroundings("uvloop", "rocksdict")
+    bar = Threshold(
+        "messages a second with half set aside, of those without", rate_of(aside) / rate_of(plain), MIN_RATIO
+    )
+    where = environment_facts("uvloop", "rocksdict")
     kept = {
         "bars": [bar],
         "plain": [asdict(moved) for moved in plain],
@@ -181,7 +194,7 @@ def main(words: list[str] | None = None) -> int:
         page_of(plain, aside, bar, where, defers=asked.defer),
         kept,
     )
-    return judge([bar])
+    return check_thresholds([bar])
 
 
 if __name__ == "__main__":

@@ -23,13 +23,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
-from bench.serving import MIB, Load, Server, build, run
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    figures_table,
+    thresholds_table,
+    write,
+)
+from bench.serving import MIB, LoadClient, Server, build, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.serving import Run
+    from bench.serving import LoadRun
 
 QUEUE_MAX_MB: Final = 5120
 QUEUE_USABLE: Final = 0.9
@@ -41,10 +50,10 @@ DISK_FACTOR: Final = 3.5
 DISK_SPARE_BYTES: Final = 2 * 2**30
 MAX_RESIDENT_MIB: Final = 1024
 MAX_RESTART_S: Final = 10.0
-LEAST_BUSY: Final = 0.5
-LEAST_IDLE: Final = 0.7
+MIN_BUSY_RATIO: Final = 0.5
+MIN_IDLE_RATIO: Final = 0.7
 PROGRESS_EVERY_S: Final = 10.0
-STILL_S: Final = 5.0
+QUIET_S: Final = 5.0
 
 
 @dataclass
@@ -58,7 +67,7 @@ class Rates:
     background_mb_s: list[float] = field(default_factory=list)
     """Read and written by flushes and compactions."""
 
-    def add_round(self, load: Load, queue: str, chunk: int) -> None:
+    def add_round(self, load: LoadClient, queue: str, chunk: int) -> None:
         """Send a chunk to the end of a queue, and receive one from its beginning."""
         started, before = time.monotonic(), load.server.process.background
         sent, received = load.send(queue, chunk), load.receive(queue, chunk)
@@ -78,12 +87,12 @@ class Rates:
         )
 
 
-class Depth:
+class DepthBench:
     """One run: the server under test, the reference, and what was found so far."""
 
-    def __init__(self, deep: Load, reference: Load, asked: argparse.Namespace) -> None:
+    def __init__(self, deep: LoadClient, reference: LoadClient, arguments: argparse.Namespace) -> None:
         """Both serve."""
-        self.bars: list[Bar] = []
+        self.thresholds: list[Threshold] = []
         self.figures: dict[str, str] = {}
         self.rates: dict[str, Rates] = {}
         self.curves: dict[str, list[float]] = {}
@@ -91,12 +100,12 @@ class Depth:
         self._load = deep
         self._server = deep.server
         self._reference = reference
-        self._chunk: int = asked.chunk
-        self._rounds: int = asked.rounds
-        self._still_s: float = asked.still
-        self._chunks: int = max(1, round(asked.messages / asked.chunk))
-        usable_bytes = QUEUE_MAX_MB * MIB * QUEUE_USABLE - asked.chunk * (asked.size + HEADERS_BYTES)
-        fits = usable_bytes / (asked.size + HEADERS_BYTES)
+        self._chunk: int = arguments.chunk
+        self._rounds: int = arguments.rounds
+        self._still_s: float = arguments.still
+        self._chunks: int = max(1, round(arguments.messages / arguments.chunk))
+        usable_bytes = QUEUE_MAX_MB * MIB * QUEUE_USABLE - arguments.chunk * (arguments.size + HEADERS_BYTES)
+        fits = usable_bytes / (arguments.size + HEADERS_BYTES)
         self.queues = [f"deep-{number}" for number in range(math.ceil(self.messages / fits))]
         self._at = self.queues[0]
         """Where speed is measured."""
@@ -110,23 +119,23 @@ class Depth:
         """All of it, in order."""
         self._measure_reference()
         for name in self.queues:
-            self._server.make_queue(name, QUEUE_MAX_MB)
+            self._server.create_queue(name, QUEUE_MAX_MB)
         self._pass_through("fill", self._load.send)
         self._measure(f"with {self.messages:,} waiting", self.messages)
         self._pass_through("emptying", self._load.receive)
         self._measure(f"after {self.messages:,} were received", 0)
-        self.figures["warnings in the server's log"] = str(len(self._server.log_trouble()))
+        self.figures["warnings in the server's log"] = str(len(self._server.log_errors()))
 
     def _measure_reference(self) -> None:
-        self._reference.server.make_queue("empty", QUEUE_MAX_MB)
+        self._reference.server.create_queue("empty", QUEUE_MAX_MB)
         Rates().add_round(self._reference, "empty", self._chunk)  # to warm up
         rates = Rates()
         for _ in range(self._rounds):
             rates.add_round(self._reference, "empty", self._chunk)
-        self._note_rates("an empty queue", rates)
+        self._record_rates("an empty queue", rates)
         self.figures["resident, an empty queue"] = _mib(self._reference.server.process.resident_bytes)
 
-    def _pass_through(self, what: str, step: Callable[[str, int], Run]) -> None:
+    def _pass_through(self, what: str, step: Callable[[str, int], LoadRun]) -> None:
         """Send or receive everything, the queues in turn."""
         curve, last = self.curves.setdefault(what, []), time.monotonic()
         for number in range(self._chunks):
@@ -143,17 +152,17 @@ class Depth:
         rest_s = self._server.process.wait_for_idle_background(self._still_s)
         self.figures[f"compaction came to rest, {when}"] = f"after {rest_s:,.0f} s" if rest_s is not None else "never"
         idle, reference = self._measure_idle(when)
-        self._judge_rates(when, busy, idle, reference)
-        self._note_memory(when)
+        self._check_rates(when, busy, idle, reference)
+        self._record_memory(when)
         self._restart(when)
-        lost = expected - sum(self._server.count(name) for name in self.queues)
-        self.bars.append(Bar(f"messages missing or too many, {when}", abs(lost), 0, is_ceiling=True))
+        lost = expected - sum(self._server.message_count(name) for name in self.queues)
+        self.thresholds.append(Threshold(f"messages missing or too many, {when}", abs(lost), 0, is_ceiling=True))
 
     def _measure_busy(self, when: str) -> Rates:
         rates = Rates()
         for _ in range(self._rounds):
             rates.add_round(self._load, self._at, self._chunk)
-        self._note_rates(f"{when}, compacting", rates)
+        self._record_rates(f"{when}, compacting", rates)
         return rates
 
     def _measure_idle(self, when: str) -> tuple[Rates, Rates]:
@@ -162,40 +171,46 @@ class Depth:
             for load, queue, found in ((self._reference, "empty", reference), (self._load, self._at, rates)):
                 found.add_round(load, queue, self._chunk)
                 load.server.process.wait_for_idle_background(min(self._still_s, 1.0), timeout_s=60.0)
-        self._note_rates(f"{when}, at rest", rates)
-        self._note_rates(f"an empty queue, in turns, {when}", reference)
+        self._record_rates(f"{when}, at rest", rates)
+        self._record_rates(f"an empty queue, in turns, {when}", reference)
         return rates, reference
 
-    def _judge_rates(self, when: str, busy: Rates, idle: Rates, reference: Rates) -> None:
+    def _check_rates(self, when: str, busy: Rates, idle: Rates, reference: Rates) -> None:
         for mode in ("send", "receive"):
             # Not in turns with these: the compaction of the one would slow the other, too.
             ratio = statistics.median(getattr(busy, mode)) / statistics.median(getattr(reference, mode))
-            self.bars.append(Bar(f"{mode} rate of an empty queue's, {when}, compacting", ratio, LEAST_BUSY, "x"))
+            self.thresholds.append(
+                Threshold(f"{mode} rate of an empty queue's, {when}, compacting", ratio, MIN_BUSY_RATIO, "x")
+            )
             pairs = zip(getattr(idle, mode), getattr(reference, mode), strict=True)
             ratio = statistics.median(ours / empty for ours, empty in pairs)
-            self.bars.append(Bar(f"{mode} rate of an empty queue's, {when}, at rest", ratio, LEAST_IDLE, "x"))
+            self.thresholds.append(
+                Threshold(f"{mode} rate of an empty queue's, {when}, at rest", ratio, MIN_IDLE_RATIO, "x")
+            )
 
     def _restart(self, when: str) -> None:
         """In good order, and then by a kill in the midst of work."""
         server = self._server
         stop_s, start_s = server.stop(), server.start()
         self.figures[f"clean restart, {when}"] = f"{stop_s:.2f} s to stop, {start_s:.2f} s to serve"
-        self.bars.append(Bar(f"restart, {when}", stop_s + start_s, MAX_RESTART_S, " s", is_ceiling=True))
+        self.thresholds.append(Threshold(f"restart, {when}", stop_s + start_s, MAX_RESTART_S, " s", is_ceiling=True))
         self.figures[f"resident after the restart, {when}"] = _mib(server.process.resident_bytes)
         self._load.send(self._at, self._chunk)
         server.kill()
         start_s = server.start()
-        self.bars.append(Bar(f"restart after SIGKILL, {when}", start_s, MAX_RESTART_S, " s", is_ceiling=True))
+        self.thresholds.append(
+            Threshold(f"restart after SIGKILL, {when}", start_s, MAX_RESTART_S, " s", is_ceiling=True)
+        )
         first = self._load.receive(self._at, self._chunk)
         self.figures[f"first message after that restart, {when}"] = f"{1e3 * first.wait_s:,.0f} ms"
 
-    def _note_memory(self, when: str) -> None:
+    def _record_memory(self, when: str) -> None:
         process = self._server.process
         self.figures[f"resident, {when}"] = _mib(process.resident_bytes)
         peak = process.peak_resident_bytes / MIB
-        self.bars.append(Bar(f"resident at most, {when}", peak, MAX_RESIDENT_MIB, " MiB", is_ceiling=True))
+        self.thresholds.append(Threshold(f"resident at most, {when}", peak, MAX_RESIDENT_MIB, " MiB", is_ceiling=True))
 
-    def _note_rates(self, name: str, rates: Rates) -> None:
+    def _record_rates(self, name: str, rates: Rates) -> None:
         self.rates[name] = rates
         self.figures[name] = rates.text()
         print(f"{name}: {rates.text()}", flush=True)
@@ -213,17 +228,17 @@ def check_disk(folder: Path, messages: int, size: int) -> None:
         sys.exit(f"{folder} has {free / 2**30:,.0f} GiB free; this needs {needed / 2**30:,.0f} at times: give --folder")
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--messages", type=int, default=5_000_000)
     cli.add_argument("--chunk", type=int, default=100_000, help="messages of one run of the load client")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--still", type=float, default=STILL_S, help="seconds without background work that are rest")
+    cli.add_argument("--still", type=float, default=QUIET_S, help="seconds without background work that are rest")
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     check_disk(asked.folder, asked.messages, asked.size)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
         folder = Path(name)
@@ -232,25 +247,25 @@ def main(words: list[str] | None = None) -> int:
             Server.started(folder / "reference", "--stores", "1") as reference,
             Server.started(folder / "deep", "--stores", "1") as deep,
         ):
-            depth = Depth(Load(load, deep, asked.size), Load(load, reference, asked.size), asked)
+            depth = DepthBench(LoadClient(load, deep, asked.size), LoadClient(load, reference, asked.size), asked)
             depth.run()
-    where = surroundings("uvloop", "rocksdict")
+    where = environment_facts("uvloop", "rocksdict")
     page = (
         "# Many messages waiting, measured\n\n"
         f"Made by `python -m bench.depth`: {depth.messages:,} incompressible messages of {asked.size} bytes in one\n"
         f"store (queues: {len(depth.queues)}), beside a server with an empty queue.\n\n"
-        f"{bars_table(depth.bars)}\n\n{figures_table(depth.figures)}\n\n{facts(where)}\n"
+        f"{thresholds_table(depth.thresholds)}\n\n{figures_table(depth.figures)}\n\n{environment_lines(where)}\n"
     )
     measured = {
         "messages": depth.messages,
-        "bars": depth.bars,
+        "bars": depth.thresholds,
         "figures": depth.figures,
         "rates": {name: vars(rates) for name, rates in depth.rates.items()},
         "curves": depth.curves,
         "surroundings": where,
     }
     write(asked.results, "depth", page, measured)
-    return judge(depth.bars)
+    return check_thresholds(depth.thresholds)
 
 
 if __name__ == "__main__":

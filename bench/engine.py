@@ -21,15 +21,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.record import add_results_option, facts, surroundings, write
-from bench.serving import HERE, LoadFailed, build, run, run_load
+from bench.record import add_results_option, environment_facts, environment_lines, write
+from bench.serving import HERE, LoadClientFailed, build, run, run_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SERVERS = {"twinbus": HERE / "empty_twinbus.py", "proton": HERE / "peer" / "empty_proton.py"}
-NEEDED = {"send": 12.0, "recv": 8.0}
-PROTON_SHARE = 8
+MIN_RATIOS = {"send": 12.0, "recv": 8.0}
+PROTON_DIVISOR = 8
 """The slower server gets so many times fewer messages, so that both take seconds."""
 
 
@@ -42,7 +42,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(script: Path) -> Iterator[int]:
+def run_server(script: Path) -> Iterator[int]:
     """One of the servers, from when it listens until the block ends."""
     port = free_port()
     server = subprocess.Popen([sys.executable, script, str(port)])
@@ -64,17 +64,17 @@ def measure(load: Path, mode: str, port: int, count: int, size: int, **environme
     """Messages a second of one run of the load client; it must have missed none."""
     try:
         return run_load([str(load), mode, "127.0.0.1", str(port), "queue", str(count), str(size)], **environment).rate
-    except LoadFailed as error:
+    except LoadClientFailed as error:
         sys.exit(f"{mode} {count}: {error}")
 
 
 def run_rounds(load: Path, rounds: int, count: int, size: int) -> dict[str, list[float]]:
     """Each server in turn, every round; the first round warms up and does not count."""
     figures: dict[str, list[float]] = {}
-    with serving(SERVERS["twinbus"]) as ours, serving(SERVERS["proton"]) as theirs:
+    with run_server(SERVERS["twinbus"]) as ours, run_server(SERVERS["proton"]) as theirs:
         for number in range(rounds + 1):
             fresh = {}
-            for name, port, share in (("twinbus", ours, count), ("proton", theirs, count // PROTON_SHARE)):
+            for name, port, share in (("twinbus", ours, count), ("proton", theirs, count // PROTON_DIVISOR)):
                 for mode in ("send", "recv"):
                     fresh[f"{name} {mode}"] = measure(load, mode, port, share, size)
             # Settlements confirmed by the server, as the Azure SDKs ask for; the other server has no such mode.
@@ -95,7 +95,7 @@ def ratios(figures: dict[str, list[float]]) -> dict[str, float]:
         mode: statistics.median(
             ours / theirs for ours, theirs in zip(figures[f"twinbus {mode}"], figures[f"proton {mode}"], strict=True)
         )
-        for mode in NEEDED
+        for mode in MIN_RATIOS
     }
 
 
@@ -105,7 +105,7 @@ def table(figures: dict[str, list[float]], found: dict[str, float], where: dict[
         f"| {name} | {statistics.median(rates):,.0f} | {', '.join(f'{rate:,.0f}' for rate in rates)} |"
         for name, rates in sorted(figures.items())
     )
-    checks = "\n".join(f"| {mode} | {ratio:.1f}x | {NEEDED[mode]:.0f}x |" for mode, ratio in found.items())
+    checks = "\n".join(f"| {mode} | {ratio:.1f}x | {MIN_RATIOS[mode]:.0f}x |" for mode, ratio in found.items())
     return (
         "# The AMQP engine, measured\n\n"
         "Made by `make bench`. An empty queue server (`bench/empty_twinbus.py`: engine, adapter, all limits on, no\n"
@@ -114,26 +114,26 @@ def table(figures: dict[str, list[float]], found: dict[str, float], where: dict[
         f"| | ratio | needed |\n|---|---|---|\n{checks}\n\n"
         f"| server and mode | messages/s, median | each round |\n|---|---|---|\n{rows}\n\n"
         "`recv-second`: each settlement confirmed by the server, as the Azure SDKs ask for.\n\n"
-        f"{facts(where)}\n"
+        f"{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=5)
     cli.add_argument("--count", type=int, default=200_000)
     cli.add_argument("--size", type=int, default=1024)
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         figures = run_rounds(build(Path(folder)), asked.rounds, asked.count, asked.size)
-    found, where = ratios(figures), surroundings("uvloop", "python-qpid-proton")
-    measured = {"ratios": found, "needed": NEEDED, "rates": figures, "size": asked.size, "surroundings": where}
+    found, where = ratios(figures), environment_facts("uvloop", "python-qpid-proton")
+    measured = {"ratios": found, "needed": MIN_RATIOS, "rates": figures, "size": asked.size, "surroundings": where}
     write(asked.results, "engine", table(figures, found, where, asked.size), measured)
-    missed = [mode for mode, ratio in found.items() if ratio < NEEDED[mode]]
+    missed = [mode for mode, ratio in found.items() if ratio < MIN_RATIOS[mode]]
     for mode in missed:
-        print(f"{mode}: {found[mode]:.1f}x is below the {NEEDED[mode]:.0f}x needed")
+        print(f"{mode}: {found[mode]:.1f}x is below the {MIN_RATIOS[mode]:.0f}x needed")
     return bool(missed)
 
 

@@ -20,15 +20,24 @@ from typing import Any, Final
 
 import uvloop
 
-from bench.processes import Family
-from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
+from bench.processes import ServerProcesses
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    figures_table,
+    thresholds_table,
+    write,
+)
 from bench.serving import MIB, Server, run
 from twinbus.client.management import NamespaceManager, QueueDescription
 from twinbus.model.errors import QuotaExceeded
 
 MAX_START_S: Final = 15.0
 MAX_RESIDENT_MIB: Final = 1024
-AT_ONCE: Final = 8
+CONCURRENT_REQUESTS: Final = 8
 """Requests under way at a time."""
 IDLE_S: Final = 5.0
 WATCH_S: Final = 10.0
@@ -36,7 +45,7 @@ PROGRESS_EVERY: Final = 1_000
 
 
 @dataclass
-class Life:
+class ServerRun:
     """One start of the full namespace, with so many processes."""
 
     workers: int
@@ -61,7 +70,7 @@ async def make_queues(server: Server, names: list[str], description: QueueDescri
                 if made % PROGRESS_EVERY == 0:
                     print(f"{made:,} queues made in {time.monotonic() - started:,.0f} s", flush=True)
 
-        await asyncio.gather(*[work() for _ in range(AT_ONCE)])
+        await asyncio.gather(*[work() for _ in range(CONCURRENT_REQUESTS)])
     return time.monotonic() - started
 
 
@@ -81,36 +90,38 @@ async def count_entities(server: Server) -> int:
         return len([queue async for queue in manager.get_queues()])
 
 
-async def fill(server: Server, asked: argparse.Namespace, figures: dict[str, str]) -> list[Bar]:
+async def fill(server: Server, arguments: argparse.Namespace, figures: dict[str, str]) -> list[Threshold]:
     """All that a namespace may have, and one more of each kind."""
     plain, partitioned = QueueDescription(), QueueDescription(enable_partitioning=True)
-    names = [f"partitioned-{number}" for number in range(asked.partitioned)]
+    names = [f"partitioned-{number}" for number in range(arguments.partitioned)]
     took_s = await make_queues(server, names, partitioned)
-    figures[f"{asked.partitioned:,} partitioned queues made"] = f"in {took_s:,.1f} s"
+    figures[f"{arguments.partitioned:,} partitioned queues made"] = f"in {took_s:,.1f} s"
     over_partitioned = await refusal(server, "partitioned-more", partitioned)
-    rest = asked.entities - asked.partitioned
+    rest = arguments.entities - arguments.partitioned
     took_s = await make_queues(server, [f"plain-{number}" for number in range(rest)], plain)
     figures[f"{rest:,} plain queues made"] = f"in {took_s:,.1f} s"
     over_plain = await refusal(server, "plain-more", plain)
     for what, said in (("one partitioned more", over_partitioned), ("one entity more", over_plain)):
         figures[what] = f"refused: {said}" if said is not None else "not refused with QuotaExceeded"
     return [
-        Bar(
-            f"partitioned queue {asked.partitioned + 1:,}: refused with QuotaExceeded", over_partitioned is not None, 1
+        Threshold(
+            f"partitioned queue {arguments.partitioned + 1:,}: refused with QuotaExceeded",
+            over_partitioned is not None,
+            1,
         ),
-        Bar(f"entity {asked.entities + 1:,}: refused with QuotaExceeded", over_plain is not None, 1),
+        Threshold(f"entity {arguments.entities + 1:,}: refused with QuotaExceeded", over_plain is not None, 1),
     ]
 
 
-def live(folder: Path, workers: int, idle_s: float, watch_s: float) -> Life:
+def run_server(folder: Path, workers: int, idle_s: float, watch_s: float) -> ServerRun:
     """Start what is there, look at it, and stop it."""
-    life = Life(workers)
+    life = ServerRun(workers)
     server = Server(folder, *options_of(workers))
     life.start_s = server.start()
     try:
         life.entities = uvloop.run(count_entities(server))
         time.sleep(idle_s)
-        family = Family(server.process.pid)
+        family = ServerProcesses(server.process.pid)
         before_s = family.cpu_s
         time.sleep(watch_s)
         life.idle_cpu = (family.cpu_s - before_s) / watch_s
@@ -128,28 +139,28 @@ def options_of(workers: int) -> list[str]:
     return [] if workers == 1 else ["--workers", str(workers)]
 
 
-def judge_life(life: Life, entities: int) -> list[Bar]:
+def check_run(life: ServerRun, entities: int) -> list[Threshold]:
     """What is needed of it."""
     who = "one process" if life.workers == 1 else f"{life.workers} processes"
     return [
-        Bar(f"start, {who}", life.start_s, MAX_START_S, " s", is_ceiling=True),
-        Bar(f"idle memory, {who}", sum(life.resident_mib), MAX_RESIDENT_MIB, " MiB", is_ceiling=True),
-        Bar(f"entities after the start, {who}", life.entities, entities),
+        Threshold(f"start, {who}", life.start_s, MAX_START_S, " s", is_ceiling=True),
+        Threshold(f"idle memory, {who}", sum(life.resident_mib), MAX_RESIDENT_MIB, " MiB", is_ceiling=True),
+        Threshold(f"entities after the start, {who}", life.entities, entities),
     ]
 
 
-def measure(folder: Path, asked: argparse.Namespace) -> tuple[list[Bar], list[Life], dict[str, str]]:
+def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Threshold], list[ServerRun], dict[str, str]]:
     """Fill it, then start it with each number of processes."""
     figures: dict[str, str] = {}
     with Server.started(folder) as server:
-        bars = uvloop.run(fill(server, asked, figures))
+        bars = uvloop.run(fill(server, arguments, figures))
         figures["resident after all were made"] = f"{server.process.resident_bytes / MIB:,.0f} MiB"
         server.stop()
     lives = []
-    for workers in asked.workers:
-        life = live(folder, workers, asked.idle, asked.watch)
+    for workers in arguments.workers:
+        life = run_server(folder, workers, arguments.idle, arguments.watch)
         lives.append(life)
-        bars += judge_life(life, asked.entities)
+        bars += check_run(life, arguments.entities)
         who = "one process" if workers == 1 else f"{workers} processes"
         figures[f"resident, {who}"] = ", ".join(f"{size:,.0f} MiB" for size in life.resident_mib)
         figures[f"processor while nothing happens, {who}"] = f"{100 * life.idle_cpu:.1f} %"
@@ -158,7 +169,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> tuple[list[Bar], list[Li
     return bars, lives, figures
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--partitioned", type=int, default=100)
@@ -168,16 +179,16 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
         bars, lives, figures = measure(Path(name), asked)
-    where = surroundings("uvloop", "rocksdict")
+    where = environment_facts("uvloop", "rocksdict")
     page = (
         "# A namespace full of entities, measured\n\n"
         f"Made by `python -m bench.entities`: {asked.partitioned:,} partitioned queues (16 fragments each) and\n"
         f"{asked.entities - asked.partitioned:,} plain ones, made over HTTP; then the server is started anew. Memory\n"
         f"is what all processes have resident {asked.idle + asked.watch:.0f} s after the start; no client is there.\n\n"
-        f"{bars_table(bars)}\n\n{figures_table(figures)}\n\n{facts(where)}\n"
+        f"{thresholds_table(bars)}\n\n{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )
     measured: dict[str, Any] = {
         "partitioned": asked.partitioned,
@@ -188,7 +199,7 @@ def main(words: list[str] | None = None) -> int:
         "surroundings": where,
     }
     write(asked.results, "entities", page, measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

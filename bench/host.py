@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LATE_S: Final = 0.003
+LATE_THRESHOLD_S: Final = 0.003
 """What a watcher is late by even where nothing is wrong."""
 _WATCHER: Final = f"""
 import os, sys, time
@@ -39,13 +39,13 @@ seen = time.monotonic()
 while os.getppid() != 1:
     time.sleep(0.001)
     now = time.monotonic()
-    if now - seen > {LATE_S}:
+    if now - seen > {LATE_THRESHOLD_S}:
         print(seen, now, flush=True)
     seen = now
 """
 
 
-class Host:
+class StealMonitor:
     """What the watchers saw."""
 
     def __init__(self, files: list[Path]) -> None:
@@ -57,7 +57,7 @@ class Host:
         """The watchers come before all others; else they may have waited for these."""
         return not any("without" in file.read_text() for file in self._files)
 
-    def outages(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+    def steal_periods(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """When some processor was not there, within these bounds; in order, and none overlaps another."""
         found = sorted(
             (max(start_s, since), min(end_s, until))
@@ -73,9 +73,9 @@ class Host:
                 merged.append((since, until))
         return merged
 
-    def overlap_s(self, start_s: float, end_s: float) -> float:
+    def stolen_s(self, start_s: float, end_s: float) -> float:
         """How long some processor was not there."""
-        return sum(until - since for since, until in self.outages(start_s, end_s))
+        return sum(until - since for since, until in self.steal_periods(start_s, end_s))
 
 
 def _read(file: Path) -> Iterator[tuple[float, float]]:
@@ -86,7 +86,7 @@ def _read(file: Path) -> Iterator[tuple[float, float]]:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[Host]:
+def watch_steal() -> Iterator[StealMonitor]:
     """Watch all processors that this process may use."""
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         files = []
@@ -96,7 +96,7 @@ def watching() -> Iterator[Host]:
             with file.open("wb") as output:
                 command = [sys.executable, "-c", _WATCHER, str(processor)]
                 stack.callback(_end, subprocess.Popen(command, stdout=output))
-        yield Host(files)
+        yield StealMonitor(files)
 
 
 def _end(watcher: subprocess.Popen[bytes]) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
 
-AT_ONCE: Final = 100
+CONCURRENT_CONNECTS: Final = 100
 """Connections that are being opened at the same time."""
 OPEN_S: Final = 60.0
 CLOSE_S: Final = 30.0
@@ -37,7 +37,7 @@ CREDIT: Final = 10
 OTHER_FILES: Final = 64
 
 
-class Idle:
+class IdleConnection:
     """One connection with one receiver."""
 
     def __init__(self, peer: Peer, queue: str) -> None:
@@ -65,39 +65,39 @@ class Idle:
         """Nothing waits to be written."""
 
 
-async def open_all(asked: dict[str, Any]) -> list[Idle]:
+async def open_all(arguments: dict[str, Any]) -> list[IdleConnection]:
     """All connections, attached."""
     settings = Settings(container_id="idle", hostname="localhost")
-    credentials = Credentials.plain(asked["key_name"], asked["key"])
-    queues = asked["queues"]
-    gate = asyncio.Semaphore(AT_ONCE)
+    credentials = Credentials.plain(arguments["key_name"], arguments["key"])
+    queues = arguments["queues"]
+    gate = asyncio.Semaphore(CONCURRENT_CONNECTS)
 
-    async def open_one(number: int) -> Idle:
+    async def open_one(number: int) -> IdleConnection:
         async with gate, asyncio.timeout(OPEN_S):
             queue = queues[number % len(queues)]
             idle = await connect(
-                lambda peer: Idle(peer, queue),
+                lambda peer: IdleConnection(peer, queue),
                 lambda now: Connection.client(settings, credentials, now=now),
                 host="127.0.0.1",
-                port=asked["port"],
+                port=arguments["port"],
             )
             await idle.is_attached
             return idle
 
-    return await asyncio.gather(*[open_one(number) for number in range(asked["connections"])])
+    return await asyncio.gather(*[open_one(number) for number in range(arguments["connections"])])
 
 
-async def close_all(held: list[Idle]) -> None:
+async def close_all(held: list[IdleConnection]) -> None:
     """In good order, as far as the server goes along."""
     for idle in held:
         idle.peer.close()
     await asyncio.wait([idle.peer.lost for idle in held], timeout=CLOSE_S)
 
 
-async def hold(asked: dict[str, Any]) -> None:
+async def hold(arguments: dict[str, Any]) -> None:
     """Open, wait, close."""
     started = time.monotonic()
-    held = await open_all(asked)
+    held = await open_all(arguments)
     print(json.dumps({"open": len(held), "took_s": time.monotonic() - started}), flush=True)
     await asyncio.to_thread(sys.stdin.read)  # until whoever started us closes it, or is gone
     reasons = [idle.reason for idle in held if idle.reason is not None]

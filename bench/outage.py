@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import Server, run
 from tests.relay import Relay
 from twinbus.client import BrokeredMessage, MessagingFactory
@@ -39,8 +47,8 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "orders"
 BODY_BYTES: Final = 1_024
-OPERATION_S: Final = 20.0
-ATTEMPT_S: Final = 2.0
+OPERATION_TIMEOUT_S: Final = 20.0
+ATTEMPT_TIMEOUT_S: Final = 2.0
 PING_S: Final = 1.0
 PING_TAKES_S: Final = 0.1
 """What a ping may take beside the interval."""
@@ -48,8 +56,8 @@ STEP_S: Final = 0.005
 """Sends begin in little heaps, so often."""
 WARM_S: Final = 2.0
 RETURN_S: Final = 20.0
-SOON_S: Final = 1.0
-TOLD: Final = 5
+MAX_RETURN_S: Final = 1.0
+SHOWN_FAILURES: Final = 5
 """Kinds of failures that are kept of one outage."""
 
 
@@ -90,7 +98,7 @@ class Send:
 
 
 @dataclass
-class Measured:
+class OutageMeasurement:
     """One outage."""
 
     kind: str
@@ -155,9 +163,9 @@ class Application:
 async def application(primary: Namespace, secondary: Namespace, port: int) -> AsyncIterator[Application]:
     """A program that has paired, and finds the primary at that port."""
     async with (
-        MessagingFactory.from_connection_string(primary.string_for(port), operation_timeout=OPERATION_S) as one,
+        MessagingFactory.from_connection_string(primary.string_for(port), operation_timeout=OPERATION_TIMEOUT_S) as one,
         MessagingFactory.from_connection_string(
-            secondary.string_for(secondary.amqp_port), operation_timeout=OPERATION_S
+            secondary.string_for(secondary.amqp_port), operation_timeout=OPERATION_TIMEOUT_S
         ) as other,
         NamespaceManager.from_connection_string(secondary.string_for(secondary.http_port)) as manager,
     ):
@@ -166,7 +174,7 @@ async def application(primary: Namespace, secondary: Namespace, port: int) -> As
             secondary_namespace_manager=manager,
             failover_interval=0,
             ping_primary_interval=PING_S,
-            primary_attempt_timeout=ATTEMPT_S,
+            primary_attempt_timeout=ATTEMPT_TIMEOUT_S,
             primary_namespace_name="bench",
         )
         async with await one.pair_namespace(options) as pairing:
@@ -182,7 +190,7 @@ async def measure(
     seconds: float,
     begin: Callable[[], object],
     end: Callable[[], Awaitable[object]],
-) -> Measured:
+) -> OutageMeasurement:
     """Send, have an outage for so long, and wait until the primary takes messages again."""
     is_over = asyncio.Event()
     sending = asyncio.ensure_future(app.send_at(rate, is_over))
@@ -202,7 +210,7 @@ async def measure(
     taken = [send.began_s + send.took_s for send in app.sends if send.began_s >= back_s and not send.is_parked]
     failover_s = min((at_s for at_s in app.failed_over_s if at_s >= began_s), default=float("inf"))
     after = [send.took_s for send in app.sends if send.began_s >= failover_s]
-    return Measured(
+    return OutageMeasurement(
         kind,
         len(app.sends),
         sum(send.is_parked for send in app.sends),
@@ -211,11 +219,11 @@ async def measure(
         max(after, default=float("inf")),
         failover_s - began_s,
         min(taken, default=float("inf")) - back_s,
-        dict(Counter(send.failure for send in app.sends if send.failure is not None).most_common(TOLD)),
+        dict(Counter(send.failure for send in app.sends if send.failure is not None).most_common(SHOWN_FAILURES)),
     )
 
 
-async def measure_all(primary: Namespace, secondary: Namespace, rate: float, seconds: float) -> list[Measured]:
+async def measure_all(primary: Namespace, secondary: Namespace, rate: float, seconds: float) -> list[OutageMeasurement]:
     """One round: each kind of outage once."""
 
     async def start() -> None:
@@ -231,29 +239,31 @@ async def measure_all(primary: Namespace, secondary: Namespace, rate: float, sec
         stop = lambda: primary.send_signal(signal.SIGSTOP)  # noqa: E731  # one word for one call
         found.append(await measure("stopped", app, rate, seconds, stop, proceed))
     async with Relay("127.0.0.1", primary.amqp_port) as relay, application(primary, secondary, relay.port) as app:
-        found.append(await measure("network silent", app, rate, seconds, relay.fall_silent, relay.mend))
+        found.append(await measure("network silent", app, rate, seconds, relay.drop_silently, relay.restore))
     for measured in found:
         print(row(measured), flush=True)
     return found
 
 
-def bars_of(found: Sequence[Measured]) -> list[Bar]:
+def find_thresholds(found: Sequence[OutageMeasurement]) -> list[Threshold]:
     """The worst of all rounds counts."""
     bars = []
     for kind in ("killed", "stopped", "network silent"):
         of_kind = [measured for measured in found if measured.kind == kind]
-        longest_s = SOON_S if kind == "killed" else ATTEMPT_S + 1
+        longest_s = MAX_RETURN_S if kind == "killed" else ATTEMPT_TIMEOUT_S + 1
         bars += [
-            Bar(f"{kind}: sends that failed", max(one.failed for one in of_kind), 0, is_ceiling=True),
-            Bar(f"{kind}: the longest send", max(one.longest_s for one in of_kind), longest_s, " s", is_ceiling=True),
-            Bar(
+            Threshold(f"{kind}: sends that failed", max(one.failed for one in of_kind), 0, is_ceiling=True),
+            Threshold(
+                f"{kind}: the longest send", max(one.longest_s for one in of_kind), longest_s, " s", is_ceiling=True
+            ),
+            Threshold(
                 f"{kind}: the longest send that began after failover",
                 max(one.longest_after_failover_s for one in of_kind),
-                SOON_S,
+                MAX_RETURN_S,
                 " s",
                 is_ceiling=True,
             ),
-            Bar(
+            Threshold(
                 f"{kind}: from the return of the primary to the first send it took",
                 max(one.back_s for one in of_kind),
                 PING_S + PING_TAKES_S,
@@ -264,7 +274,7 @@ def bars_of(found: Sequence[Measured]) -> list[Bar]:
     return bars
 
 
-def row(measured: Measured) -> str:
+def row(measured: OutageMeasurement) -> str:
     """A line of a table."""
     return (
         f"| {measured.kind} | {measured.sends:,} | {measured.parked:,} | {measured.failed:,} | "
@@ -273,7 +283,7 @@ def row(measured: Measured) -> str:
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rate", type=float, default=1_000.0, help="sends a second")
@@ -281,7 +291,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as folder,
         Namespace.started(Path(folder, "one"), "--min-free=0") as primary,
@@ -289,26 +299,29 @@ def main(words: list[str] | None = None) -> int:
     ):
         assert isinstance(primary, Namespace)
         assert isinstance(secondary, Namespace)
-        primary.make_queue(QUEUE, 5120)
-        found: list[Measured] = []
+        primary.create_queue(QUEUE, 5120)
+        found: list[OutageMeasurement] = []
         for _ in range(asked.rounds):
             found += uvloop.run(measure_all(primary, secondary, asked.rate, asked.seconds))
-    bars, where = bars_of(found), surroundings("uvloop", "rocksdict")
+    bars, where = find_thresholds(found), environment_facts("uvloop", "rocksdict")
     where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other work on the machine is in every figure
     page = (
         "# An outage, as an application sees it\n\n"
         f"Made by `python -m bench.outage`: {asked.rate:,.0f} sends a second of {BODY_BYTES:,} bytes, begun whatever\n"
         f"became of those before, through outages of {asked.seconds:g} s; {asked.rounds} rounds, of which the worst\n"
         f"counts. `failover_interval` 0, `ping_primary_interval` {PING_S:g} s, `primary_attempt_timeout`"
-        f" {ATTEMPT_S:g} s,\noperation timeout {OPERATION_S:g} s. The return of a primary that was killed is when it\n"
+        f" {ATTEMPT_TIMEOUT_S:g} s,\noperation timeout {OPERATION_TIMEOUT_S:g} s. The return of a primary "
+        "that was killed is when it\n"
         f"serves again; a ping may take {PING_TAKES_S:g} s beside its interval.\n\n"
-        f"{bars_table(bars)}\n\n"
+        f"{thresholds_table(bars)}\n\n"
         "| the primary | sends | parked | failed | until failover | longest send | after failover | back |\n"
-        "|---|---|---|---|---|---|---|---|\n" + "\n".join(row(one) for one in found) + f"\n\n{facts(where)}\n"
+        "|---|---|---|---|---|---|---|---|\n"
+        + "\n".join(row(one) for one in found)
+        + f"\n\n{environment_lines(where)}\n"
     )
     measured = {"bars": bars, "outages": [asdict(one) for one in found], "surroundings": where}
     write(asked.results, "outage", page, measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import ROOT, Server, run
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import NamespaceManager
@@ -37,11 +45,11 @@ if TYPE_CHECKING:
 
     from twinbus.client.sender import MessageSender
 
-ALLOWED_PERCENT: Final = 5.0
+MAX_OVERHEAD_PERCENT: Final = 5.0
 SIZE: Final = 1_024
-AT_ONCE: Final = 100
+CONCURRENT_SENDS: Final = 100
 QUEUE: Final = "orders"
-PATIENCE_S: Final = 300.0
+TIMEOUT_S: Final = 300.0
 
 
 # --- one run: a program of its own ------------------------------------------------------------------------------------
@@ -56,10 +64,10 @@ def cpu_s() -> float:
 async def send(sender: MessageSender, count: int) -> dict[str, float]:
     """Send so many; microseconds of processor time for one, and messages a second."""
     body = os.urandom(SIZE)
-    await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(AT_ONCE)])  # the link is attached
+    await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(CONCURRENT_SENDS)])  # the link is attached
     used_s, started_s = cpu_s(), time.monotonic()
-    for _ in range(count // AT_ONCE):
-        await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(AT_ONCE)])
+    for _ in range(count // CONCURRENT_SENDS):
+        await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(CONCURRENT_SENDS)])
     used_s, took_s = cpu_s() - used_s, time.monotonic() - started_s
     return {"cpu_us": used_s / count * 1e6, "rate": count / took_s}
 
@@ -81,7 +89,7 @@ async def factory_of(primary: str, secondary: str | None, management: str) -> As
                 yield factory
 
 
-async def child(told: dict[str, str], count: int) -> dict[str, float]:
+async def run_in_child(told: dict[str, str], count: int) -> dict[str, float]:
     """What one run does."""
     async with factory_of(told["primary"], told.get("secondary"), told["management"]) as factory:
         return await send(factory.create_message_sender(QUEUE), count)
@@ -101,7 +109,7 @@ def run_child(primary: Server, secondary: Server, count: int, *, is_paired: bool
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=True,
     )
     found: dict[str, float] = json.loads(done.stdout)
@@ -111,7 +119,7 @@ def run_child(primary: Server, secondary: Server, count: int, *, is_paired: bool
 def measure(primary: Server, secondary: Server, runs: int, count: int) -> dict[str, list[dict[str, float]]]:
     """Both kinds in turns; which of them is first changes each time, and one of each comes before, uncounted."""
     found: dict[str, list[dict[str, float]]] = {"unpaired": [], "paired": []}
-    primary.make_queue(QUEUE, 5120)
+    primary.create_queue(QUEUE, 5120)
     for kind in found:
         run_child(primary, secondary, count // 10, is_paired=kind == "paired")
     for number in range(runs):
@@ -127,14 +135,16 @@ def median(runs: list[dict[str, float]], name: str) -> float:
     return statistics.median(one[name] for one in runs)
 
 
-def find_bars(found: dict[str, list[dict[str, float]]]) -> list[Bar]:
+def find_thresholds(found: dict[str, list[dict[str, float]]]) -> list[Threshold]:
     """What is needed."""
     more = median(found["paired"], "cpu_us") / median(found["unpaired"], "cpu_us") - 1
     what = "processor time of a paired sender's message, beyond an unpaired one's"
-    return [Bar(what, 100 * more, ALLOWED_PERCENT, " %", is_ceiling=True)]
+    return [Threshold(what, 100 * more, MAX_OVERHEAD_PERCENT, " %", is_ceiling=True)]
 
 
-def page_of(found: dict[str, list[dict[str, float]]], bars: list[Bar], where: dict[str, str], count: int) -> str:
+def make_page(
+    found: dict[str, list[dict[str, float]]], thresholds: list[Threshold], where: dict[str, str], count: int
+) -> str:
     """All of it, for people."""
     rows = [
         f"| {kind} | {median(runs, 'cpu_us'):.2f} us | {median(runs, 'rate'):,.0f} | "
@@ -143,26 +153,27 @@ def page_of(found: dict[str, list[dict[str, float]]], bars: list[Bar], where: di
     ]
     return (
         "# What pairing costs, measured\n\n"
-        f"Made by `make bench` (`python -m bench.paired`): {count:,} messages of {SIZE:,} bytes a run, {AT_ONCE} at a\n"
+        f"Made by `make bench` (`python -m bench.paired`): {count:,} messages of {SIZE:,} bytes a run, "
+        f"{CONCURRENT_SENDS} at a\n"
         "time, to a namespace that takes them; each run is a process of its own, paired and unpaired in turns. Only\n"
         "the sending process is counted, from its first send to its last.\n\n"
-        f"{bars_table(bars)}\n\n"
+        f"{thresholds_table(thresholds)}\n\n"
         "| sender | processor time for a message | messages/s | each run, us |\n|---|---|---|---|\n"
         + "\n".join(rows)
-        + f"\n\n{facts(where)}\n"
+        + f"\n\n{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=9)
     cli.add_argument("--count", type=int, default=40_000)
     add_results_option(cli)
     cli.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     if asked.child:
-        print(json.dumps(uvloop.run(child(json.load(sys.stdin), asked.count))))
+        print(json.dumps(uvloop.run(run_in_child(json.load(sys.stdin), asked.count))))
         return 0
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
@@ -170,10 +181,10 @@ def main(words: list[str] | None = None) -> int:
         Server.started(Path(folder) / "secondary") as secondary,
     ):
         found = measure(primary, secondary, asked.runs, asked.count)
-    bars, where = find_bars(found), surroundings("uvloop")
+    bars, where = find_thresholds(found), environment_facts("uvloop")
     measured = {"bars": bars, **found, "surroundings": where}
-    write(asked.results, "paired", page_of(found, bars, where, asked.count), measured)
-    return judge(bars)
+    write(asked.results, "paired", make_page(found, bars, where, asked.count), measured)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

@@ -26,24 +26,33 @@ from itertools import count as numbers_from
 from pathlib import Path
 from typing import Any, Final
 
-from bench.clients import Clients, Processes
+from bench.clients import LoadClients, MultiProcessServer
 from bench.plot import Panel, picture
-from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
-from bench.serving import Load, build, run
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    figures_table,
+    thresholds_table,
+    write,
+)
+from bench.serving import LoadClient, build, run
 from twinbus.model.partition_key import fragment_of
 
-LEAST_OF_PLAIN: Final = 0.85
-LEAST_OF_ONE: Final = 1.0
-MOST_CPU_OF_ONE: Final = 1.4
+MIN_PLAIN_RATIO: Final = 0.85
+MIN_SINGLE_PROCESS_RATIO: Final = 1.0
+MAX_SINGLE_PROCESS_CPU_RATIO: Final = 1.4
 PLAIN: Final = "plain"
-DIVIDED: Final = "partitioned"
+PARTITIONED: Final = "partitioned"
 FRAGMENTS: Final = (1, 2, 4, 8, 16)
 CLIENTS: Final = 2
-STILL_S: Final = 0.5
+QUIET_S: Final = 0.5
 """Without background work: then one round does not pay for another."""
-STILL_PATIENCE_S: Final = 20.0
-EMPTY_S: Final = 20.0
-LOOK_EVERY_S: Final = 0.05
+QUIET_TIMEOUT_S: Final = 20.0
+EMPTY_TIMEOUT_S: Final = 20.0
+POLL_INTERVAL_S: Final = 0.05
 QUEUE_MB: Final = 5120
 
 
@@ -93,33 +102,33 @@ def keys_of(fragments: int) -> list[str]:
     return [found[fragment] for fragment in range(fragments)]
 
 
-def settle_down(server: Processes) -> None:
+def wait_until_quiet(server: MultiProcessServer) -> None:
     """Wait until RocksDB rests."""
-    deadline, still_since, last = time.monotonic() + STILL_PATIENCE_S, time.monotonic(), server.family.background
-    while time.monotonic() < min(deadline, still_since + STILL_S):
-        time.sleep(LOOK_EVERY_S)
-        if (now := server.family.background) != last:
+    deadline, still_since, last = time.monotonic() + QUIET_TIMEOUT_S, time.monotonic(), server.processes.background
+    while time.monotonic() < min(deadline, still_since + QUIET_S):
+        time.sleep(POLL_INTERVAL_S)
+        if (now := server.processes.background) != last:
             still_since, last = time.monotonic(), now
 
 
-def wait_until_empty(server: Processes, queue: str) -> None:
+def wait_until_empty(server: MultiProcessServer, queue: str) -> None:
     """All that was received is settled. Exits where it never is: then a message was lost, or came twice."""
-    deadline = time.monotonic() + EMPTY_S
-    while (left := server.count(queue)) != 0:
+    deadline = time.monotonic() + EMPTY_TIMEOUT_S
+    while (left := server.message_count(queue)) != 0:
         if time.monotonic() > deadline:
             sys.exit(f"{queue} holds {left} messages after all were received\n{server.log_tail()}")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 # --- beside a plain queue ---------------------------------------------------------------------------------------------
 
 
-def measure_beside_plain(load: Load, asked: argparse.Namespace) -> dict[str, Rates]:
+def measure_beside_plain(load: LoadClient, arguments: argparse.Namespace) -> dict[str, Rates]:
     """One client, in turns."""
-    found = {PLAIN: Rates(), DIVIDED: Rates()}
-    for number in range(-1, asked.rounds):  # one to warm up
-        for name in (PLAIN, DIVIDED) if number % 2 else (DIVIDED, PLAIN):
-            send, receive = load.send(name, asked.count).rate, load.receive(name, asked.count).rate
+    found = {PLAIN: Rates(), PARTITIONED: Rates()}
+    for number in range(-1, arguments.rounds):  # one to warm up
+        for name in (PLAIN, PARTITIONED) if number % 2 else (PARTITIONED, PLAIN):
+            send, receive = load.send(name, arguments.count).rate, load.receive(name, arguments.count).rate
             if number >= 0:
                 found[name].send.append(send)
                 found[name].receive.append(receive)
@@ -130,15 +139,17 @@ def measure_beside_plain(load: Load, asked: argparse.Namespace) -> dict[str, Rat
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-def measure_once(clients: Clients, count: int, fragments: int | None, rates: Rates, queue: str = DIVIDED) -> None:
+def measure_once(
+    clients: LoadClients, count: int, fragments: int | None, rates: Rates, queue: str = PARTITIONED
+) -> None:
     """Send, receive and settle so many messages; None: without keys."""
     server = clients.server
-    settle_down(server)
-    before_s = server.family.cpu_s
+    wait_until_quiet(server)
+    before_s = server.processes.cpu_s
     sent = clients.send(queue, count, keys_of(fragments) if fragments is not None else ())
     taken = clients.receive(queue, sent.count)
     wait_until_empty(server, queue)
-    rates.cpu_us.append((server.family.cpu_s - before_s) / sent.count * 1e6)
+    rates.cpu_us.append((server.processes.cpu_s - before_s) / sent.count * 1e6)
     rates.send.append(sent.rate)
     rates.receive.append(taken.rate)
     rates.holders.append(min(sent.holders, taken.holders))
@@ -149,27 +160,29 @@ Table = dict[int, dict[int | None, Rates]]
 """By processes, then by fragments that keys lead to; None: no keys."""
 
 
-def measure_growth(many: dict[int, Clients], asked: argparse.Namespace) -> tuple[Table, Rates]:
+def measure_growth(many: dict[int, LoadClients], arguments: argparse.Namespace) -> tuple[Table, Rates]:
     """Every number of processes with every number of fragments, in each round; and a plain queue of two processes."""
     plain = Rates()
     cells: tuple[int | None, ...] = (None, *FRAGMENTS)
     table: Table = {processes: {fragments: Rates() for fragments in cells} for processes in many}
     for clients in many.values():
-        measure_once(clients, asked.grid_count, None, Rates())  # to warm up
+        measure_once(clients, arguments.grid_count, None, Rates())  # to warm up
     if 2 in many:
-        measure_once(many[2], asked.grid_count, None, Rates(), PLAIN)
-    for number in range(2 * asked.rounds):  # twice as many without keys: two bars depend on these
-        for fragments in cells if number < asked.rounds else (None,):
+        measure_once(many[2], arguments.grid_count, None, Rates(), PLAIN)
+    for number in range(2 * arguments.rounds):  # twice as many without keys: two bars depend on these
+        for fragments in cells if number < arguments.rounds else (None,):
             for processes in many if number % 2 else reversed(many):
                 rates = table[processes][fragments]
-                measure_once(many[processes], asked.count if fragments is None else asked.grid_count, fragments, rates)
+                measure_once(
+                    many[processes], arguments.count if fragments is None else arguments.grid_count, fragments, rates
+                )
                 print(
                     f"round {number + 1}, processes {processes}, fragments {fragments or 'all, no keys'}: "
                     f"{rates.send[-1]:,.0f} sends/s, {rates.receive[-1]:,.0f} receives/s, {rates.cpu_us[-1]:.1f} us",
                     flush=True,
                 )
         if 2 in many:
-            measure_once(many[2], asked.count, None, plain, PLAIN)
+            measure_once(many[2], arguments.count, None, plain, PLAIN)
             print(f"round {number + 1}, processes 2, plain: {plain.send[-1]:,.0f} sends/s", flush=True)
     return table, plain
 
@@ -177,24 +190,41 @@ def measure_growth(many: dict[int, Clients], asked: argparse.Namespace) -> tuple
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-def find_bars(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> list[Bar]:
+def find_thresholds(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> list[Threshold]:
     """What is needed."""
-    plain, divided = beside[PLAIN], beside[DIVIDED]
+    plain, divided = beside[PLAIN], beside[PARTITIONED]
     bars = [
-        Bar(f"{DIVIDED}-{short} of the plain queue's, one process", divided.ratio(plain, what), LEAST_OF_PLAIN, "x")
+        Threshold(
+            f"{PARTITIONED}-{short} of the plain queue's, one process", divided.ratio(plain, what), MIN_PLAIN_RATIO, "x"
+        )
         for short, what in (("send", "send"), ("recv", "receive"))
     ]
     if {1, 2} <= table.keys():
         one, two = table[1][None], table[2][None]
         for what in ("send", "receive"):
             ratio = two.ratio(one, what)
-            bars.append(Bar(f"two processes' total {what} rate of one's, two clients", ratio, LEAST_OF_ONE, "x"))
+            bars.append(
+                Threshold(
+                    f"two processes' total {what} rate of one's, two clients", ratio, MIN_SINGLE_PROCESS_RATIO, "x"
+                )
+            )
             ratio = two.ratio(plain_of_two, what)
-            bars.append(Bar(f"{DIVIDED} {what} rate of a plain queue's, two processes", ratio, LEAST_OF_ONE, "x"))
+            bars.append(
+                Threshold(
+                    f"{PARTITIONED} {what} rate of a plain queue's, two processes", ratio, MIN_SINGLE_PROCESS_RATIO, "x"
+                )
+            )
         ratio = two.ratio(plain_of_two, "through")
-        bars.append(Bar(f"{DIVIDED} queue's throughput of a plain queue's, two processes", ratio, LEAST_OF_ONE, "x"))
+        bars.append(
+            Threshold(
+                f"{PARTITIONED} queue's throughput of a plain queue's, two processes",
+                ratio,
+                MIN_SINGLE_PROCESS_RATIO,
+                "x",
+            )
+        )
         name = "processor time for a message (send, receive, settle) of two processes, of one's"
-        bars.append(Bar(name, two.ratio(one, "cpu_us"), MOST_CPU_OF_ONE, "x", is_ceiling=True))
+        bars.append(Threshold(name, two.ratio(one, "cpu_us"), MAX_SINGLE_PROCESS_CPU_RATIO, "x", is_ceiling=True))
     return bars
 
 
@@ -253,31 +283,31 @@ def _line(row: dict[int | None, Rates], what: str) -> list[tuple[float, float]]:
     return [(fragments, rates.median(what)) for fragments, rates in row.items() if fragments is not None]
 
 
-def measure(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, Rates], Table, Rates]:
+def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Rates], Table, Rates]:
     """Start the servers, which stay idle while others are measured, and measure them."""
     binary = build(folder)
-    with Processes.started(folder / "beside") as server:
-        server.make_queue(PLAIN, QUEUE_MB)
-        assert isinstance(server, Processes)
-        server.make_partitioned(DIVIDED, QUEUE_MB)
-        beside = measure_beside_plain(Load(binary, server, asked.size), asked)
+    with MultiProcessServer.started(folder / "beside") as server:
+        server.create_queue(PLAIN, QUEUE_MB)
+        assert isinstance(server, MultiProcessServer)
+        server.create_partitioned_queue(PARTITIONED, QUEUE_MB)
+        beside = measure_beside_plain(LoadClient(binary, server, arguments.size), arguments)
         server.stop()
     with ExitStack() as stack:
         many = {}
-        for processes in asked.processes:
+        for processes in arguments.processes:
             options = [] if processes == 1 else ["--workers", str(processes)]
-            server = stack.enter_context(Processes.started(folder / f"processes-{processes}", *options))
-            assert isinstance(server, Processes)
-            server.make_partitioned(DIVIDED, QUEUE_MB)
-            server.make_queue(PLAIN, QUEUE_MB)
-            many[processes] = Clients(binary, server, CLIENTS, asked.size)
-        table, plain = measure_growth(many, asked)
+            server = stack.enter_context(MultiProcessServer.started(folder / f"processes-{processes}", *options))
+            assert isinstance(server, MultiProcessServer)
+            server.create_partitioned_queue(PARTITIONED, QUEUE_MB)
+            server.create_queue(PLAIN, QUEUE_MB)
+            many[processes] = LoadClients(binary, server, CLIENTS, arguments.size)
+        table, plain = measure_growth(many, arguments)
         for clients in many.values():
             clients.server.stop()
     return beside, table, plain
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
@@ -287,11 +317,11 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
         beside, table, plain = measure(Path(name), asked)
-    bars, figures = find_bars(beside, table, plain), describe(beside, table, plain)
-    where = surroundings("uvloop", "rocksdict")
+    bars, figures = find_thresholds(beside, table, plain), describe(beside, table, plain)
+    where = environment_facts("uvloop", "rocksdict")
     page = (
         "# Partitioned queues, measured\n\n"
         f"Made by `python -m bench.partitioned`: incompressible messages of {asked.size} bytes, each accepted when\n"
@@ -301,10 +331,10 @@ def main(words: list[str] | None = None) -> int:
         "kernel chooses who accepts, so a client whose connection came to the other's process hung up and tried\n"
         "again. Throughput is messages a second that are sent, then received and settled. Processor time is that\n"
         "of all broker processes with their supervisor; the clients need the same two cores.\n\n"
-        f"{bars_table(bars)}\n\n"
+        f"{thresholds_table(bars)}\n\n"
         "How both grow, two clients, four stores; a fragment is used if a key leads to it:\n\n"
         f"{growth_table(table)}\n\n![Rates and processor time by fragments and processes](partitioned.svg)\n\n"
-        f"{figures_table(figures)}\n\n{facts(where)}\n"
+        f"{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )
     measured: dict[str, Any] = {
         "bars": bars,
@@ -320,7 +350,7 @@ def main(words: list[str] | None = None) -> int:
     asked.results.mkdir(parents=True, exist_ok=True)
     (asked.results / "partitioned.svg").write_text(plot(table))
     write(asked.results, "partitioned", page, measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

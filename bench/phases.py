@@ -18,23 +18,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.client import batches, connected, write_message
-from bench.record import Bar
+from bench.client import batches, connect_client, write_message
+from bench.record import Threshold
 from bench.serving import MIB, Server
-from twinbus.server.pauses import KEPT_MS
+from twinbus.server.pauses import MIN_KEPT_PAUSE_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from bench.host import Host
+    from bench.host import StealMonitor
 
 MAX_RESIDENT_MIB: Final = 1024
 MAX_PAUSE_MS: Final = 50.0
 MAX_RESTART_S: Final = 10.0
 BATCH: Final = 250
 BODY: Final = b"a message of an index"
-PATIENCE_S: Final = 600.0
-LOOK_EVERY_S: Final = 0.1
+TIMEOUT_S: Final = 600.0
+POLL_INTERVAL_S: Final = 0.1
 PROBE_EVERY_S: Final = 0.02
 QUEUE: Final = "index"
 PROBE: Final = "probe"
@@ -45,25 +45,25 @@ _SETTINGS: Final = (
 )
 
 
-class Measured(Server):
+class MeasuredServer(Server):
     """A server that measures its pauses."""
 
-    def make(self, name: str, **settings: object) -> None:
+    def create_index_queue(self, name: str, **settings: object) -> None:
         """A queue that was not there before."""
-        self._ask("PUT", name, _described(settings), expected=201)
+        self._request("PUT", name, _described(settings), expected=201)
 
-    def change(self, name: str, **settings: object) -> None:
+    def update_queue(self, name: str, **settings: object) -> None:
         """Describe a queue anew."""
-        self._ask("PUT", name, _described(settings), expected=200, headers={"If-Match": "*"})
+        self._request("PUT", name, _described(settings), expected=200, headers={"If-Match": "*"})
 
     def counts(self, name: str) -> dict[str, int]:
         """Messages of a queue by their states; "" is all of them."""
-        text = self._ask("GET", name, None, expected=200)
+        text = self._request("GET", name, None, expected=200)
         return {kind: int(count) for kind, count in re.findall(r"[<:](\w*)MessageCount>(\d+)<", text)}
 
     def take_pauses(self) -> dict[str, Any]:
         """What was found since they were last taken."""
-        found: dict[str, Any] = json.loads(self._ask("DELETE", "$pauses", None, expected=200))
+        found: dict[str, Any] = json.loads(self._request("DELETE", "$pauses", None, expected=200))
         return found
 
     def _token(self, name: str) -> str:
@@ -120,18 +120,18 @@ COLUMNS: Final = (
     "another queue's accept, at worst",
     "resident",
 )
-HEAD: Final = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+TABLE_HEAD: Final = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 
-class Site:
+class IndexBench:
     """One index in one server, and what was found so far."""
 
-    def __init__(self, name: str, server: Measured, idle: Measured, host: Host, count: int) -> None:
+    def __init__(self, name: str, server: MeasuredServer, idle: MeasuredServer, host: StealMonitor, count: int) -> None:
         """Both serve."""
         self.server = server
         self.count = count
         self.phases: list[Phase] = []
-        self.bars: list[Bar] = []
+        self.thresholds: list[Threshold] = []
         self._name = name
         self._idle = idle
         self._host = host
@@ -175,9 +175,9 @@ class Site:
 
         Not without both: while the host has a processor, programs wait for it.
         """
-        own = [(min(found["longest_own_ms"], KEPT_MS), 0.0)]
+        own = [(min(found["longest_own_ms"], MIN_KEPT_PAUSE_MS), 0.0)]
         for since, until, waited_s, worked_s in found["pauses"]:
-            others_s = max(waited_s, self._host.overlap_s(since, until))
+            others_s = max(waited_s, self._host.stolen_s(since, until))
             own.append((1e3 * max(0.0, until - since - others_s), 1e3 * worked_s))
         return own
 
@@ -188,7 +188,7 @@ class Site:
         if not is_wanted:
             yield took_ms
             return
-        async with connected(self.server) as client:
+        async with connect_client(self.server) as client:
             link = await client.attach_sender(PROBE)
 
             async def probe() -> None:
@@ -208,20 +208,20 @@ class Site:
     async def fill(self, make: Callable[[int], bytes], count: int | None = None, name: str = "fill") -> None:
         """Send so many messages to the queue."""
         numbers = range(count if count is not None else self.count)
-        async with self.phase(name, len(numbers)), connected(self.server) as client:
+        async with self.phase(name, len(numbers)), connect_client(self.server) as client:
             await client.send(QUEUE, batches(map(make, numbers), BATCH))
 
     async def wait_until(self, is_reached: Callable[[dict[str, int]], bool]) -> None:
         """Wait until the queue's counts are as wanted. Exits where they never are."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not is_reached(counts := self.server.counts(QUEUE)):
             if time.monotonic() > deadline:
-                sys.exit(f"{self._name}: still {counts} after {PATIENCE_S:.0f} s\n{self.server.log_tail()}")
-            await asyncio.sleep(LOOK_EVERY_S)
+                sys.exit(f"{self._name}: still {counts} after {TIMEOUT_S:.0f} s\n{self.server.log_tail()}")
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     # --- what must hold -----------------------------------------------------------------------------------------------
 
-    def expect(self, what: str, found: object, expected: object) -> None:
+    def check_value(self, what: str, found: object, expected: object) -> None:
         """Correctness: one thing that is not as it has to be is a message missing or too many."""
         if found != expected:
             self._wrong += 1
@@ -230,7 +230,7 @@ class Site:
     def expect_counts(self, **expected: int) -> None:
         """... of the queue: Active, Scheduled, DeadLetter, or all of them."""
         counts = self.server.counts(QUEUE)
-        self.expect("counts", {kind: counts["" if kind == "All" else kind] for kind in expected}, expected)
+        self.check_value("counts", {kind: counts["" if kind == "All" else kind] for kind in expected}, expected)
 
     def note_memory(self) -> None:
         """Before a process ends, and now and then."""
@@ -240,23 +240,23 @@ class Site:
         """In good order."""
         self.note_memory()
         took_s = self.server.stop() + self.server.start()
-        self._add_bar(f"restart {when}", took_s, MAX_RESTART_S, " s")
+        self._add_threshold(f"restart {when}", took_s, MAX_RESTART_S, " s")
 
     def kill(self, when: str) -> None:
         """And start again."""
         self.note_memory()
         self.server.kill()
-        self._add_bar(f"restart after SIGKILL {when}", self.server.start(), MAX_RESTART_S, " s")
+        self._add_threshold(f"restart after SIGKILL {when}", self.server.start(), MAX_RESTART_S, " s")
 
-    def judge(self) -> None:
+    def check_thresholds(self) -> None:
         """At the end."""
         self.note_memory()
         longest_ms, where = max((phase.own_ms, phase.name) for phase in self.phases)
-        self._add_bar(f"longest pause of its own ({where})", longest_ms, MAX_PAUSE_MS, " ms")
-        self._add_bar("resident at most", self._peak_mib, MAX_RESIDENT_MIB, " MiB")
-        self._add_bar("counts that are wrong", self._wrong, 0, "")
-        self._add_bar("warnings in the server's log", len(self.server.log_trouble()), 0, "")
+        self._add_threshold(f"longest pause of its own ({where})", longest_ms, MAX_PAUSE_MS, " ms")
+        self._add_threshold("resident at most", self._peak_mib, MAX_RESIDENT_MIB, " MiB")
+        self._add_threshold("counts that are wrong", self._wrong, 0, "")
+        self._add_threshold("warnings in the server's log", len(self.server.log_errors()), 0, "")
 
-    def _add_bar(self, what: str, found: float, needed: float, unit: str) -> None:
-        self.bars.append(Bar(f"{self._name}: {what}", found, needed, unit, is_ceiling=True))
-        print(self.bars[-1].row(), flush=True)
+    def _add_threshold(self, what: str, found: float, needed: float, unit: str) -> None:
+        self.thresholds.append(Threshold(f"{self._name}: {what}", found, needed, unit, is_ceiling=True))
+        print(self.thresholds[-1].row(), flush=True)

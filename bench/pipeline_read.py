@@ -24,10 +24,19 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.clients import Processes
-from bench.partitioned import settle_down
-from bench.record import Bar, add_results_option, bars_table, facts, figures_table, judge, surroundings, write
-from bench.serving import Load, build, run
+from bench.clients import MultiProcessServer
+from bench.partitioned import wait_until_quiet
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    figures_table,
+    thresholds_table,
+    write,
+)
+from bench.serving import LoadClient, build, run
 from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.spark import session
 
@@ -38,11 +47,11 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "orders"
 QUEUE_MB: Final = 5_120
-LEAST_OF_PLAIN: Final = 0.6
-LEAST_OF_C: Final = 0.3
+MIN_CLIENT_RATIO: Final = 0.6
+MIN_C_CLIENT_RATIO: Final = 0.3
 PREFETCH: Final = 5_000
 PAGE: Final = 1_000
-PATIENCE_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 WARM_UP: Final = 20_000
 SPARK: Final = "Spark, to Parquet"
 BROWSING: Final = "our client, browsing"
@@ -51,7 +60,7 @@ IN_C: Final = "the C client, receive and accept"
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ReadRun:
     """One reading of so many messages."""
 
     who: str
@@ -66,10 +75,10 @@ class Ran:
         return self.count / self.took_s
 
 
-class Site:
+class ReadBench:
     """The queue, and those who read it."""
 
-    def __init__(self, server: Processes, load: Load, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, server: MultiProcessServer, load: LoadClient, spark: SparkSession, folder: Path) -> None:
         """All of them are there already."""
         self._server = server
         self._load = load
@@ -81,19 +90,19 @@ class Site:
         """Have so many messages in the queue."""
         self._load.send(QUEUE, count - self.held)
         self.held = count
-        settle_down(self._server)
+        wait_until_quiet(self._server)
 
-    def _measure(self, who: str, count: int, work: Callable[[], int]) -> Ran:
-        used_s, started_s = self._server.family.cpu_s, time.monotonic()
+    def _measure(self, who: str, count: int, work: Callable[[], int]) -> ReadRun:
+        used_s, started_s = self._server.processes.cpu_s, time.monotonic()
         found = work()
-        took_s, used_s = time.monotonic() - started_s, self._server.family.cpu_s - used_s
+        took_s, used_s = time.monotonic() - started_s, self._server.processes.cpu_s - used_s
         assert found == count, f"{who} read {found:,} of {count:,} messages"
-        ran = Ran(who, count, took_s, used_s / count * 1e6)
+        ran = ReadRun(who, count, took_s, used_s / count * 1e6)
         print(f"{who}: {count:,} at {ran.rate:,.0f}/s, {ran.server_us:.1f} us of the server", flush=True)
-        settle_down(self._server)
+        wait_until_quiet(self._server)
         return ran
 
-    def spark_reads(self) -> Ran:
+    def spark_reads(self) -> ReadRun:
         """All that is there, into files."""
         rows = self._spark.read.format("servicebus").options(
             connectionString=self._server.connection_string, entity=QUEUE
@@ -109,7 +118,7 @@ class Site:
         shutil.rmtree(self._output)
         return ran
 
-    def client_browses(self) -> Ran:
+    def client_browses(self) -> ReadRun:
         """All that is there."""
 
         async def work() -> int:
@@ -117,12 +126,12 @@ class Site:
                 browser = factory.create_message_browser(QUEUE)
                 seen = 0
                 while seen < self.held:
-                    seen += len(await browser.receive_batch(PAGE, PATIENCE_S))
+                    seen += len(await browser.receive_batch(PAGE, TIMEOUT_S))
                 return seen
 
         return self._measure(BROWSING, self.held, lambda: uvloop.run(work()))
 
-    def client_takes(self) -> Ran:
+    def client_takes(self) -> ReadRun:
         """All that is there: the queue is empty then."""
 
         async def work() -> int:
@@ -131,14 +140,14 @@ class Site:
                 receiver = factory.create_message_receiver(QUEUE, mode, prefetch=PREFETCH)
                 taken = 0
                 while taken < self.held:
-                    taken += len(await receiver.receive_batch(PAGE, PATIENCE_S))
+                    taken += len(await receiver.receive_batch(PAGE, TIMEOUT_S))
                 return taken
 
         ran = self._measure(DELETING, self.held, lambda: uvloop.run(work()))
         self.held = 0
         return ran
 
-    def c_takes(self) -> Ran:
+    def c_takes(self) -> ReadRun:
         """All that is there."""
         took_s: list[float] = []
 
@@ -148,34 +157,34 @@ class Site:
 
         ran = self._measure(IN_C, self.held, work)
         self.held = 0
-        return Ran(ran.who, ran.count, took_s[0], ran.server_us)  # without its start, and its wait at the end
+        return ReadRun(ran.who, ran.count, took_s[0], ran.server_us)  # without its start, and its wait at the end
 
     def _factory(self) -> MessagingFactory:
         return MessagingFactory.from_connection_string(self._server.connection_string)
 
 
-def measure(site: Site, asked: argparse.Namespace) -> list[list[Ran]]:
+def measure(site: ReadBench, arguments: argparse.Namespace) -> list[list[ReadRun]]:
     """In each round all of them."""
     rounds = []
-    for number in range(asked.rounds):
+    for number in range(arguments.rounds):
         print(f"round {number + 1}", flush=True)
         found = []
-        for size in sorted({*asked.sizes, asked.count}):
+        for size in sorted({*arguments.sizes, arguments.count}):
             site.fill(size)
             found.append(site.spark_reads())
         found += [site.client_browses(), site.client_takes()]
-        site.fill(asked.count)
+        site.fill(arguments.count)
         found.append(site.c_takes())
         rounds.append(found)
     return rounds
 
 
-def rates(rounds: list[list[Ran]], who: str, count: int) -> list[float]:
+def rates(rounds: list[list[ReadRun]], who: str, count: int) -> list[float]:
     """Of one of them, round by round."""
     return [next(ran.rate for ran in found if (ran.who, ran.count) == (who, count)) for found in rounds]
 
 
-def find_bars(rounds: list[list[Ran]], count: int) -> list[Bar]:
+def find_thresholds(rounds: list[list[ReadRun]], count: int) -> list[Threshold]:
     """What is needed: the medians of the rounds' ratios."""
     spark, in_c = rates(rounds, SPARK, count), rates(rounds, IN_C, count)
     plain = [max(two) for two in zip(rates(rounds, BROWSING, count), rates(rounds, DELETING, count), strict=True)]
@@ -184,12 +193,16 @@ def find_bars(rounds: list[list[Ran]], count: int) -> list[Bar]:
         return statistics.median(mine / other for mine, other in zip(spark, others, strict=True))
 
     return [
-        Bar(f"Spark reads {count:,} messages into Parquet, of our client's rate", ratio(plain), LEAST_OF_PLAIN, "x"),
-        Bar(f"Spark reads {count:,} messages into Parquet, of the C client's rate", ratio(in_c), LEAST_OF_C, "x"),
+        Threshold(
+            f"Spark reads {count:,} messages into Parquet, of our client's rate", ratio(plain), MIN_CLIENT_RATIO, "x"
+        ),
+        Threshold(
+            f"Spark reads {count:,} messages into Parquet, of the C client's rate", ratio(in_c), MIN_C_CLIENT_RATIO, "x"
+        ),
     ]
 
 
-def growth_table(rounds: list[list[Ran]]) -> str:
+def growth_table(rounds: list[list[ReadRun]]) -> str:
     """Spark, by how much there is."""
     head = "| messages | read into Parquet | messages/s | the server's processor time for one |\n|---|---|---|---|\n"
     sizes = sorted({ran.count for ran in rounds[0] if ran.who == SPARK})
@@ -201,7 +214,7 @@ def growth_table(rounds: list[list[Ran]]) -> str:
     return head + "\n".join(rows)
 
 
-def describe(rounds: list[list[Ran]], count: int) -> dict[str, str]:
+def describe(rounds: list[list[ReadRun]], count: int) -> dict[str, str]:
     """What explains the bars."""
     found = {}
     for who in (SPARK, BROWSING, DELETING, IN_C):
@@ -210,7 +223,7 @@ def describe(rounds: list[list[Ran]], count: int) -> dict[str, str]:
     return found
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
@@ -219,21 +232,21 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--size", type=int, default=1024)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name,
-        Processes.started(Path(name) / "server") as server,
+        MultiProcessServer.started(Path(name) / "server") as server,
         session("bench", master="local[2]") as spark,
     ):
-        assert isinstance(server, Processes)
-        server.make_partitioned(QUEUE, QUEUE_MB)
-        site = Site(server, Load(build(Path(name)), server, asked.size), spark, Path(name))
+        assert isinstance(server, MultiProcessServer)
+        server.create_partitioned_queue(QUEUE, QUEUE_MB)
+        site = ReadBench(server, LoadClient(build(Path(name)), server, asked.size), spark, Path(name))
         site.fill(min(WARM_UP, asked.count))
         site.spark_reads()
         site.client_takes()
         rounds = measure(site, asked)
         server.stop()
-    bars, where = find_bars(rounds, asked.count), surroundings("pyspark", "pyarrow", "uvloop", "rocksdict")
+    bars, where = find_thresholds(rounds, asked.count), environment_facts("pyspark", "pyarrow", "uvloop", "rocksdict")
     page = (
         "# Spark reading a queue, measured\n\n"
         f"Made by `make bench` (`python -m bench.pipeline_read`): incompressible messages of {asked.size:,} bytes in\n"
@@ -242,12 +255,12 @@ def main(words: list[str] | None = None) -> int:
         "the same messages and does nothing with them, and the C client, which receives and accepts them. Medians of\n"
         f"{asked.rounds} rounds; a ratio is that of a round, to the faster of our client's two ways. Two processors\n"
         "have to do for server, Spark, its Python workers and the clients; only ratios mean anything.\n\n"
-        f"{bars_table(bars)}\n\n{growth_table(rounds)}\n\n{figures_table(describe(rounds, asked.count))}\n\n"
-        f"{facts(where)}\n"
+        f"{thresholds_table(bars)}\n\n{growth_table(rounds)}\n\n{figures_table(describe(rounds, asked.count))}\n\n"
+        f"{environment_lines(where)}\n"
     )
     measured = {"bars": bars, "rounds": [[asdict(ran) for ran in found] for found in rounds], "surroundings": where}
     write(asked.results, "pipeline_read", page, measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import ROOT, Server, run
 from bench.syphon import BACKLOG_QUEUES, PRIMARY, SESSIONS, SIZE, Syphon, rate_of, whole_rate_of
 
@@ -29,13 +37,13 @@ if TYPE_CHECKING:
 
     from bench.shovel import Moved
 
-NEEDED: Final = 0.7
+MIN_RATIO: Final = 0.7
 MASTER: Final = "local[2,4]"
 SIZES: Final = (25_000, 50_000, 200_000)
 """That are moved as well, to see how it grows."""
 
 
-class OnSpark(Syphon):
+class SparkSyphonBench(Syphon):
     """By tasks of a Spark that runs for as long as this is entered."""
 
     def __init__(self, primary: Server, secondary: Server, master: str) -> None:
@@ -59,7 +67,7 @@ class OnSpark(Syphon):
         self._host.wait()
 
     @contextlib.contextmanager
-    def hosted(self) -> Iterator[subprocess.Popen[str]]:  # type: ignore[override]  # this one speaks
+    def run_host(self) -> Iterator[subprocess.Popen[str]]:  # type: ignore[override]  # this one speaks
         """Have the job started; it has ended when the block ends."""
         self._tell("go")
         yield self._host
@@ -75,17 +83,17 @@ class OnSpark(Syphon):
 
 
 @dataclass
-class Measured:
+class SparkSyphonMeasurement:
     """All rounds."""
 
     in_process: list[Moved] = field(default_factory=list)
     on_spark: list[Moved] = field(default_factory=list)
 
     @property
-    def bars(self) -> list[Bar]:
+    def thresholds(self) -> list[Threshold]:
         """What is needed of the ratio."""
         ratio = rate_of(self.on_spark) / rate_of(self.in_process)
-        return [Bar("messages a second on Spark, of the in-process syphon's", ratio, NEEDED, "x")]
+        return [Threshold("messages a second on Spark, of the in-process syphon's", ratio, MIN_RATIO, "x")]
 
     @property
     def rows(self) -> dict[str, list[Moved]]:
@@ -93,9 +101,9 @@ class Measured:
         return {"in a program of its own": self.in_process, "on Spark": self.on_spark}
 
 
-def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> Measured:
+def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> SparkSyphonMeasurement:
     """In turns."""
-    measured = Measured()
+    measured = SparkSyphonMeasurement()
     for number in range(1, rounds + 1):
         for name, syphon in (("in-process", in_process), ("Spark", on_spark)):
             moved, _ = syphon.move(count)
@@ -105,7 +113,7 @@ def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> Me
     return measured
 
 
-def growth_table(grown: dict[int, Measured]) -> str:
+def growth_table(grown: dict[int, SparkSyphonMeasurement]) -> str:
     """How it grows with what is parked."""
     lines = [
         "| messages | in a program of its own | on Spark | of that | on Spark, with the start |",
@@ -118,7 +126,7 @@ def growth_table(grown: dict[int, Measured]) -> str:
     return "\n".join(lines)
 
 
-def page_of(grown: dict[int, Measured], where: dict[str, str], count: int, master: str) -> str:
+def make_page(grown: dict[int, SparkSyphonMeasurement], where: dict[str, str], count: int, master: str) -> str:
     """All of it, for people."""
     measured = grown[count]
     lines = [
@@ -134,16 +142,16 @@ def page_of(grown: dict[int, Measured], where: dict[str, str], count: int, maste
         "order, and with a time to live. The same pumps move them, in a program of their own (as in\n"
         f"[syphon.md](syphon.md)) and in tasks of Spark (`{master}`, started before). Both took turns on one\n"
         "machine; only the ratio means anything.\n\n"
-        f"{bars_table(measured.bars)}\n\n"
+        f"{thresholds_table(measured.thresholds)}\n\n"
         "| messages/s | median | with the start | each round |\n|---|---|---|---|\n"
         + "\n".join(lines)
         + f"\n\nFrom the start of a job to its first message took {start_s:,.1f} s.\n\n"
         f"How it grows, messages a second:\n\n{growth_table(grown)}\n\n"
-        f"{facts(where)}\n"
+        f"{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
@@ -151,25 +159,25 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="moved once each; default: %(default)s")
     cli.add_argument("--master", default=MASTER, help="default: %(default)s")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
         Server.started(Path(folder) / "primary") as primary,
         Server.started(Path(folder) / "secondary") as secondary,
-        OnSpark(primary, secondary, asked.master) as on_spark,
+        SparkSyphonBench(primary, secondary, asked.master) as on_spark,
     ):
         in_process = Syphon(primary, secondary)
         grown = {count: measure(in_process, on_spark, 1, count) for count in asked.sizes}
         grown[asked.count] = measured = measure(in_process, on_spark, asked.rounds, asked.count)
-    where = surroundings("uvloop", "rocksdict", "pyspark")
+    where = environment_facts("uvloop", "rocksdict", "pyspark")
     kept = {
-        "bars": measured.bars,
+        "bars": measured.thresholds,
         **{name: [asdict(moved) for moved in moves] for name, moves in measured.rows.items()},
         "grown": {count: asdict(found) for count, found in grown.items()},
         "surroundings": where,
     }
-    write(asked.results, "pipeline_syphon", page_of(grown, where, asked.count, asked.master), kept)
-    return judge(measured.bars)
+    write(asked.results, "pipeline_syphon", make_page(grown, where, asked.count, asked.master), kept)
+    return check_thresholds(measured.thresholds)
 
 
 if __name__ == "__main__":

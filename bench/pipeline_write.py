@@ -27,7 +27,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import ROOT, Server, run
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.sync import NamespaceManager
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
 
     from twinbus.client import MessageSender
 
-NEEDED: Final = 0.6
+MIN_RATIO: Final = 0.6
 SIZE: Final = 1_024
 AT_ONCE: Final = 100
 BATCHES: Final = 16
@@ -48,7 +56,7 @@ GROWTH: Final = (0.25, 1.0, 4.0)
 """Parts of the count that the table of growth has."""
 WARM_UP: Final = 5_000
 QUEUE_MB: Final = 5_120
-PATIENCE_S: Final = 600.0
+TIMEOUT_S: Final = 600.0
 SPARK: Final = "Spark, data source"
 SINGLE: Final = "plain client, send"
 BATCHED: Final = "plain client, send_batch"
@@ -57,7 +65,7 @@ BATCHED: Final = "plain client, send_batch"
 # --- the plain client: a program of its own ---------------------------------------------------------------------------
 
 
-async def child(told: dict[str, str], count: int) -> float:
+async def run_in_child(told: dict[str, str], count: int) -> float:
     """Messages a second."""
     async with MessagingFactory.from_connection_string(told["connection_string"]) as factory:
         sender = factory.create_message_sender(told["queue"])
@@ -99,7 +107,7 @@ def run_child(server: Server, queue: str, kind: str, count: int) -> float:
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=True,
     )
     return float(json.loads(done.stdout))
@@ -127,7 +135,7 @@ def run_spark(spark: SparkSession, server: Server, queue: str, place: Path, coun
         "append"
     ).save()
     rate = count / (time.monotonic() - started_s)
-    if (found := server.count(queue)) != count:
+    if (found := server.message_count(queue)) != count:
         sys.exit(f"{count} rows were written, and {found} messages are there")
     return rate
 
@@ -135,7 +143,7 @@ def run_spark(spark: SparkSession, server: Server, queue: str, place: Path, coun
 # --- all runs ---------------------------------------------------------------------------------------------------------
 
 
-class Measuring:
+class WriteBench:
     """All of it, on one server."""
 
     def __init__(self, spark: SparkSession, server: Server, folder: Path) -> None:
@@ -157,7 +165,7 @@ class Measuring:
         for number in range(rounds):
             for kind in list(ways)[:: 1 if number % 2 else -1]:
                 queue = f"queue-{next(self._numbers)}"
-                self._server.make_queue(queue, QUEUE_MB)
+                self._server.create_queue(queue, QUEUE_MB)
                 found[kind].append(ways[kind](queue))
                 with NamespaceManager.from_connection_string(self._server.management_string) as manager:
                     manager.delete_queue(queue)
@@ -165,17 +173,21 @@ class Measuring:
         return found
 
 
-def find_bars(found: dict[str, list[float]]) -> list[Bar]:
+def find_thresholds(found: dict[str, list[float]]) -> list[Threshold]:
     """What is needed: also of our client's faster way."""
     rates = {kind: statistics.median(runs) for kind, runs in found.items()}
     return [
-        Bar(f"rows that Spark writes, beside `{kind}`", rates[SPARK] / rates[kind], NEEDED, "x")
+        Threshold(f"rows that Spark writes, beside `{kind}`", rates[SPARK] / rates[kind], MIN_RATIO, "x")
         for kind in (SINGLE, BATCHED)
     ]
 
 
-def page_of(
-    grown: dict[int, dict[str, list[float]]], bars: list[Bar], where: dict[str, str], count: int, rounds: int
+def make_page(
+    grown: dict[int, dict[str, list[float]]],
+    thresholds: list[Threshold],
+    where: dict[str, str],
+    count: int,
+    rounds: int,
 ) -> str:
     """All of it, for people."""
     kinds = (SPARK, SINGLE, BATCHED)
@@ -193,23 +205,23 @@ def page_of(
         f"beside it our client in a process of its own, with `send` ({AT_ONCE} at a time) and with `send_batch`\n"
         f"({BATCHES} batches of {AT_ONCE} at a time). Medians of {rounds} rounds, in turns; the start of Spark is not\n"
         f"counted.\n\n"
-        f"{bars_table(bars)}\n\n"
+        f"{thresholds_table(thresholds)}\n\n"
         f"How it grows, messages a second:\n\n| rows | {' | '.join(kinds)} | beside send | beside send_batch |\n"
         "|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n\n"
-        f"Each run of {count:,}:\n\n| | messages/s |\n|---|---|\n{runs}\n\n{facts(where)}\n"
+        f"Each run of {count:,}:\n\n| | messages/s |\n|---|---|\n{runs}\n\n{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=200_000)
     add_results_option(cli)
     cli.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     if asked.child:
-        print(json.dumps(uvloop.run(child(json.load(sys.stdin), asked.count))))
+        print(json.dumps(uvloop.run(run_in_child(json.load(sys.stdin), asked.count))))
         return 0
     from twinbus.pipeline.spark import session  # noqa: PLC0415  # the child does without Spark
 
@@ -218,14 +230,14 @@ def main(words: list[str] | None = None) -> int:
         Server.started(Path(folder) / "server") as server,
         session("twinbus bench", settings={"spark.driver.memory": "1g"}) as spark,
     ):
-        measuring = Measuring(spark, server, Path(folder))
+        measuring = WriteBench(spark, server, Path(folder))
         measuring.rates(WARM_UP, 1)
         counts = [int(asked.count * part) // AT_ONCE * AT_ONCE for part in GROWTH]
         grown = {count: measuring.rates(count, asked.rounds) for count in counts}
-    bars, where = find_bars(grown[counts[1]]), surroundings("pyspark", "pyarrow", "uvloop")
+    bars, where = find_thresholds(grown[counts[1]]), environment_facts("pyspark", "pyarrow", "uvloop")
     measured = {"bars": bars, "rates": grown, "surroundings": where}
-    write(asked.results, "pipeline_write", page_of(grown, bars, where, counts[1], asked.rounds), measured)
-    return judge(bars)
+    write(asked.results, "pipeline_write", make_page(grown, bars, where, counts[1], asked.rounds), measured)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

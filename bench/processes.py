@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.serving import Background, Proc
+from bench.serving import BackgroundUsage, ProcessStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _STORE: Final = re.compile(r"/stores/(\d+)/LOCK$")
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ServerProcesses:
     """A server: the process that was started, and its children."""
 
     pid: int
@@ -39,9 +39,9 @@ class Family:
         return children_of(self.pid) or [self.pid]
 
     @property
-    def all(self) -> list[Proc]:
+    def all(self) -> list[ProcessStats]:
         """Supervisor and workers."""
-        return [Proc(pid) for pid in sorted({self.pid, *self.workers})]
+        return [ProcessStats(pid) for pid in sorted({self.pid, *self.workers})]
 
     @property
     def cpu_s(self) -> float:
@@ -59,10 +59,10 @@ class Family:
         return sum(process.resident_bytes for process in self.all)
 
     @property
-    def background(self) -> Background:
+    def background(self) -> BackgroundUsage:
         """What the threads of RocksDB have done, in all of them."""
         found = [process.background for process in self.all]
-        return Background(sum(one.cpu_s for one in found), sum(one.bytes for one in found))
+        return BackgroundUsage(sum(one.cpu_s for one in found), sum(one.bytes for one in found))
 
     def worker_of_store(self, store: int) -> int | None:
         """Who has that store open; None while nobody has."""
@@ -94,13 +94,13 @@ def stores_of(pid: int) -> set[int]:
     return {int(found[1]) for found in names if found is not None}
 
 
-def holder_of(client_port: int, server_port: int, among: list[int]) -> int | None:
+def connected_worker(client_port: int, server_port: int, among: list[int]) -> int | None:
     """Which of these processes has the server's end of a connection; None while nobody has accepted it."""
     inode = next((inode for near, far, inode in _connections() if (near, far) == (server_port, client_port)), 0)
     return next((pid for pid in among if inode and inode in _sockets(pid)), None)
 
 
-def holders_of(server_port: int, among: list[int]) -> dict[int, int]:
+def connected_workers(server_port: int, among: list[int]) -> dict[int, int]:
     """Who holds which connection to a port, by the client's port: many at once."""
     owners = {inode: pid for pid in among for inode in _sockets(pid)}
     return {far: owners[inode] for near, far, inode in _connections() if near == server_port and inode in owners}

@@ -29,12 +29,12 @@ PAGES: Final = ("docs", "CHANGELOG.md", "README.md")
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Threshold:
     """What was found, and what it has to be."""
 
     what: str
     found: float
-    needed: float
+    required: float
     unit: str = ""
     """Written behind both numbers."""
     is_ceiling: bool = False
@@ -43,20 +43,21 @@ class Bar:
     @property
     def is_met(self) -> bool:
         """It is enough."""
-        return self.found <= self.needed if self.is_ceiling else self.found >= self.needed
+        return self.found <= self.required if self.is_ceiling else self.found >= self.required
 
     def row(self) -> str:
         """A line of a table."""
         word = "at most" if self.is_ceiling else "at least"
         verdict = "met" if self.is_met else "**missed**"
         return (
-            f"| {self.what} | {_number(self.found)}{self.unit} | {word} {_number(self.needed)}{self.unit} | {verdict} |"
+            f"| {self.what} | {_number(self.found)}{self.unit} | {word} {_number(self.required)}{self.unit} | "
+            f"{verdict} |"
         )
 
 
-def bars_table(bars: Sequence[Bar]) -> str:
+def thresholds_table(thresholds: Sequence[Threshold]) -> str:
     """All of them."""
-    return "| | found | needed | |\n|---|---|---|---|\n" + "\n".join(bar.row() for bar in bars)
+    return "| | found | needed | |\n|---|---|---|---|\n" + "\n".join(bar.row() for bar in thresholds)
 
 
 def figures_table(figures: Mapping[str, str]) -> str:
@@ -90,7 +91,7 @@ def uncommitted(root: Path = ROOT) -> list[str]:
     return [line[3:] for line in lines]
 
 
-def surroundings(*packages: str) -> dict[str, str]:
+def environment_facts(*packages: str) -> dict[str, str]:
     """What figures depend on: when, on what machine, with which versions."""
     processor = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     commit = subprocess.run(
@@ -109,14 +110,14 @@ def surroundings(*packages: str) -> dict[str, str]:
     }
 
 
-def facts(where: Mapping[str, str]) -> str:
+def environment_lines(where: Mapping[str, str]) -> str:
     """The surroundings, for a page."""
     return "\n".join(f"- {name}: {value}" for name, value in where.items())
 
 
-def judge(bars: Sequence[Bar]) -> int:
+def check_thresholds(thresholds: Sequence[Threshold]) -> int:
     """Say which are missed; the exit code."""
-    missed = [bar for bar in bars if not bar.is_met]
+    missed = [bar for bar in thresholds if not bar.is_met]
     for bar in missed:
         print(f"missed: {bar.row()}")
     return bool(missed)
@@ -131,7 +132,7 @@ def write(folder: Path, name: str, page: str, measured: Mapping[str, object]) ->
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Bar):
+    if isinstance(value, Threshold):
         return {**asdict(value), "is_met": value.is_met}
     raise TypeError(f"{value!r} is not to be written")
 

@@ -20,21 +20,33 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
-from bench.sdk_uses import AT_ONCE, CLIENTS, OURS, SIZE, Use, fill, offers
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
+from bench.sdk_uses import CLIENTS, CONCURRENT_CALLS, OURS, SIZE, UseCase, fill, offers
 from bench.serving import Server, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NEEDED: Final = 5.0
-BARRED: Final = (Use.SEND_LISTS, Use.SEND_AT_ONCE, Use.RECEIVE_AT_ONCE, Use.RECEIVE_AND_DELETE)
+MIN_RATIO: Final = 5.0
+REQUIRED_USES: Final = (UseCase.SEND_LISTS, UseCase.SEND_AT_ONCE, UseCase.RECEIVE_AT_ONCE, UseCase.RECEIVE_AND_DELETE)
 """The others are told, without a bar: what goes one by one waits for the server most of the time, whoever sends it."""
 BEST_OF: Final = {
-    "send, each in its fastest use": (Use.SEND_ONE, Use.SEND_LISTS, Use.SEND_AT_ONCE),
-    "receive and complete, each in its fastest use": (Use.RECEIVE_ONE, Use.RECEIVE_LISTS, Use.RECEIVE_AT_ONCE),
+    "send, each in its fastest use": (UseCase.SEND_ONE, UseCase.SEND_LISTS, UseCase.SEND_AT_ONCE),
+    "receive and complete, each in its fastest use": (
+        UseCase.RECEIVE_ONE,
+        UseCase.RECEIVE_LISTS,
+        UseCase.RECEIVE_AT_ONCE,
+    ),
 }
-ONE_BY_ONE: Final = (Use.SEND_ONE, Use.RECEIVE_ONE, Use.RECEIVE_LISTS)
+ONE_BY_ONE: Final = (UseCase.SEND_ONE, UseCase.RECEIVE_ONE, UseCase.RECEIVE_LISTS)
 OURS_TIMES: Final = 5
 """We are given more messages, so that all take about as long."""
 ONE_BY_ONE_PART: Final = 5
@@ -44,7 +56,7 @@ _queues: Final = (f"queue-{number}" for number in itertools.count())
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ClientRun:
     """One use, once."""
 
     rate: float
@@ -53,61 +65,61 @@ class Ran:
     """Processor time of this process for a message."""
 
 
-Results = dict[Use, dict[str, list[Ran]]]
+Results = dict[UseCase, dict[str, list[ClientRun]]]
 
 
-def measure_one(client: str, use: Use, server: Server, count: int) -> Ran:
+def measure_one(client: str, use: UseCase, server: Server, count: int) -> ClientRun:
     """One use of one library, on a queue of its own; a receiving one finds as many messages as it takes."""
     queue = next(_queues)
-    server.make_queue(queue)
+    server.create_queue(queue)
     if use.receives:
         uvloop.run(fill(server.connection_string, queue, count))
     with CLIENTS[client](server.connection_string, queue, use) as work:
         used_s, started_s = time.process_time(), time.monotonic()
         work(count)
         took_s, used_s = time.monotonic() - started_s, time.process_time() - used_s
-    left, expected = server.count(queue), 0 if use.receives else count
+    left, expected = server.message_count(queue), 0 if use.receives else count
     assert left == expected, f"{client}, {use.value}: {left} messages are in the queue, not {expected}"
-    return Ran(count / took_s, used_s / count * 1e6)
+    return ClientRun(count / took_s, used_s / count * 1e6)
 
 
 def measure(server: Server, rounds: int, count: int) -> Results:
     """In each round every use, by each library that has it."""
-    results: Results = {use: {} for use in Use}
-    for number, use, client in itertools.product(range(1, rounds + 1), Use, CLIENTS):
+    results: Results = {use: {} for use in UseCase}
+    for number, use, client in itertools.product(range(1, rounds + 1), UseCase, CLIENTS):
         if offers(client, use):
             messages = count * (OURS_TIMES if client == OURS else 1)
             messages //= ONE_BY_ONE_PART if use in ONE_BY_ONE else 1
-            ran = measure_one(client, use, server, -(-messages // AT_ONCE) * AT_ONCE)
+            ran = measure_one(client, use, server, -(-messages // CONCURRENT_CALLS) * CONCURRENT_CALLS)
             results[use].setdefault(client, []).append(ran)
             print(f"round {number}, {use.value}, {client}: {ran.rate:,.0f}/s, {ran.cpu_us:,.0f} us", flush=True)
     return results
 
 
-def rate_of(runs: list[Ran]) -> float:
+def rate_of(runs: list[ClientRun]) -> float:
     """The median."""
     return statistics.median(ran.rate for ran in runs)
 
 
-def ratio_of(by_client: dict[str, list[Ran]]) -> float:
+def ratio_of(by_client: dict[str, list[ClientRun]]) -> float:
     """Ours to the faster of azure's."""
     return rate_of(by_client[OURS]) / max(rate_of(runs) for client, runs in by_client.items() if client != OURS)
 
 
-def best_ratio(results: Results, uses: Sequence[Use]) -> float:
+def best_ratio(results: Results, uses: Sequence[UseCase]) -> float:
     """Ours to azure's, each in the fastest of these uses."""
     ours = max(rate_of(results[use][OURS]) for use in uses)
     others = [rate_of(runs) for use in uses for client, runs in results[use].items() if client != OURS]
     return ours / max(others)
 
 
-def find_bars(results: Results) -> list[Bar]:
+def find_thresholds(results: Results) -> list[Threshold]:
     """What is needed."""
-    alike = [Bar(use.value, ratio_of(results[use]), NEEDED, "x") for use in BARRED]
-    return alike + [Bar(what, best_ratio(results, uses), NEEDED, "x") for what, uses in BEST_OF.items()]
+    alike = [Threshold(use.value, ratio_of(results[use]), MIN_RATIO, "x") for use in REQUIRED_USES]
+    return alike + [Threshold(what, best_ratio(results, uses), MIN_RATIO, "x") for what, uses in BEST_OF.items()]
 
 
-def page_of(results: Results, bars: list[Bar], where: dict[str, str]) -> str:
+def make_page(results: Results, thresholds: list[Threshold], where: dict[str, str]) -> str:
     """All of it, for people."""
     rows = []
     for use, by_client in results.items():
@@ -124,27 +136,27 @@ def page_of(results: Results, bars: list[Bar], where: dict[str, str]) -> str:
         "by each library in turn, used in the same way: as many messages in a call, as many calls under way. Each\n"
         "message is on disk when a send returns, and gone when its completion does. In brackets: processor time of\n"
         "the client for a message. The ratio is ours to the faster of azure's two; only ratios mean anything.\n\n"
-        f"{bars_table(bars)}\n\n"
+        f"{thresholds_table(thresholds)}\n\n"
         f"| messages/s | {' | '.join(CLIENTS)} | ratio |\n|{'---|' * (len(CLIENTS) + 2)}\n"
         + "\n".join(rows)
         + "\n\nWhere messages go one by one everybody waits for the server most of the time: that has no bar. The\n"
-        f"sync library can only wait for one call at a time.\n\n{facts(where)}\n"
+        f"sync library can only wait for one call at a time.\n\n{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=3_000, help="messages of each run of azure's")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
         Server.started(Path(folder)) as server,
     ):
         results = measure(server, asked.rounds, asked.count)
-    bars, where = find_bars(results), surroundings("uvloop", "azure-servicebus")
+    bars, where = find_thresholds(results), environment_facts("uvloop", "azure-servicebus")
     measured = {
         "bars": bars,
         "uses": {
@@ -153,8 +165,8 @@ def main(words: list[str] | None = None) -> int:
         },
         "surroundings": where,
     }
-    write(asked.results, "sdk", page_of(results, bars, where), measured)
-    return judge(bars)
+    write(asked.results, "sdk", make_page(results, bars, where), measured)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

@@ -32,37 +32,37 @@ if TYPE_CHECKING:
     from twinbus.client import MessageReceiver, MessageSender
 
 SIZE: Final = 1_024
-AT_ONCE: Final = 100
+CONCURRENT_CALLS: Final = 100
 PREFETCH: Final = 1_000
-PATIENCE_S: Final = 30
+TIMEOUT_S: Final = 30
 BODY: Final = os.urandom(SIZE)
 
 
-class Use(Enum):
+class UseCase(Enum):
     """What is done with messages."""
 
     SEND_ONE = "send, one by one"
-    SEND_LISTS = f"send {AT_ONCE} in a call"
-    SEND_AT_ONCE = f"send, {AT_ONCE} calls under way"
+    SEND_LISTS = f"send {CONCURRENT_CALLS} in a call"
+    SEND_AT_ONCE = f"send, {CONCURRENT_CALLS} calls under way"
     RECEIVE_ONE = "receive one, complete it"
-    RECEIVE_LISTS = f"receive {AT_ONCE} in a call, complete them one by one"
-    RECEIVE_AT_ONCE = f"receive {AT_ONCE} in a call, complete them, {AT_ONCE} under way"
-    RECEIVE_AND_DELETE = f"receive and delete {AT_ONCE} in a call"
+    RECEIVE_LISTS = f"receive {CONCURRENT_CALLS} in a call, complete them one by one"
+    RECEIVE_AT_ONCE = f"receive {CONCURRENT_CALLS} in a call, complete them, {CONCURRENT_CALLS} under way"
+    RECEIVE_AND_DELETE = f"receive and delete {CONCURRENT_CALLS} in a call"
 
     @property
     def receives(self) -> bool:
         """It takes messages out of the queue; else it puts them in."""
-        return self not in (Use.SEND_ONE, Use.SEND_LISTS, Use.SEND_AT_ONCE)
+        return self not in (UseCase.SEND_ONE, UseCase.SEND_LISTS, UseCase.SEND_AT_ONCE)
 
     @property
     def list_length(self) -> int:
         """Messages in a call."""
-        return 1 if self in (Use.SEND_ONE, Use.SEND_AT_ONCE, Use.RECEIVE_ONE) else AT_ONCE
+        return 1 if self in (UseCase.SEND_ONE, UseCase.SEND_AT_ONCE, UseCase.RECEIVE_ONE) else CONCURRENT_CALLS
 
     @property
     def calls_under_way(self) -> int:
         """Sends, or completions."""
-        return AT_ONCE if self in (Use.SEND_AT_ONCE, Use.RECEIVE_AT_ONCE) else 1
+        return CONCURRENT_CALLS if self in (UseCase.SEND_AT_ONCE, UseCase.RECEIVE_AT_ONCE) else 1
 
 
 def read(messages: list[Any]) -> int:
@@ -77,36 +77,36 @@ def read(messages: list[Any]) -> int:
 # --- ours -------------------------------------------------------------------------------------------------------------
 
 
-async def twinbus_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: Use) -> AsyncWork:
+async def twinbus_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: UseCase) -> AsyncWork:
     """Ours, attached."""
     factory = await stack.enter_async_context(MessagingFactory.from_connection_string(where))
     if use.receives:
-        mode = ReceiveMode.RECEIVE_AND_DELETE if use is Use.RECEIVE_AND_DELETE else ReceiveMode.PEEK_LOCK
+        mode = ReceiveMode.RECEIVE_AND_DELETE if use is UseCase.RECEIVE_AND_DELETE else ReceiveMode.PEEK_LOCK
         return partial(twinbus_receive, factory.create_message_receiver(queue, mode, prefetch=PREFETCH), use)
     sender = factory.create_message_sender(queue)
     await sender.open()
     return partial(twinbus_send, sender, use)
 
 
-async def twinbus_send(sender: MessageSender, use: Use, count: int) -> None:
+async def twinbus_send(sender: MessageSender, use: UseCase, count: int) -> None:
     """Send so many."""
     for _ in range(0, count, use.list_length * use.calls_under_way):
-        if use is Use.SEND_LISTS:
-            await sender.send_batch([BrokeredMessage(BODY) for _ in range(AT_ONCE)])
-        elif use is Use.SEND_AT_ONCE:
-            await asyncio.gather(*[sender.send(BrokeredMessage(BODY)) for _ in range(AT_ONCE)])
+        if use is UseCase.SEND_LISTS:
+            await sender.send_batch([BrokeredMessage(BODY) for _ in range(CONCURRENT_CALLS)])
+        elif use is UseCase.SEND_AT_ONCE:
+            await asyncio.gather(*[sender.send(BrokeredMessage(BODY)) for _ in range(CONCURRENT_CALLS)])
         else:
             await sender.send(BrokeredMessage(BODY))
 
 
-async def twinbus_receive(receiver: MessageReceiver, use: Use, count: int) -> None:
+async def twinbus_receive(receiver: MessageReceiver, use: UseCase, count: int) -> None:
     """Receive so many."""
     while count > 0:
-        messages = await receiver.receive_batch(min(use.list_length, count), PATIENCE_S)
+        messages = await receiver.receive_batch(min(use.list_length, count), TIMEOUT_S)
         count -= read(messages)
-        if use is Use.RECEIVE_AT_ONCE:
+        if use is UseCase.RECEIVE_AT_ONCE:
             await receiver.complete_batch(messages)
-        elif use is not Use.RECEIVE_AND_DELETE:
+        elif use is not UseCase.RECEIVE_AND_DELETE:
             for message in messages:
                 await receiver.complete(message)
 
@@ -114,13 +114,13 @@ async def twinbus_receive(receiver: MessageReceiver, use: Use, count: int) -> No
 async def fill(where: str, queue: str, count: int) -> None:
     """Put messages in a queue."""
     async with contextlib.AsyncExitStack() as stack:
-        await (await twinbus_work(stack, where, queue, Use.SEND_LISTS))(count)
+        await (await twinbus_work(stack, where, queue, UseCase.SEND_LISTS))(count)
 
 
 # --- azure-servicebus, aio --------------------------------------------------------------------------------------------
 
 
-async def aio_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: Use) -> AsyncWork:
+async def aio_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: UseCase) -> AsyncWork:
     """azure.servicebus.aio, attached."""
     client = await stack.enter_async_context(AioServiceBusClient.from_connection_string(where))
     if not use.receives:
@@ -129,25 +129,25 @@ async def aio_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use
     return partial(aio_receive, await stack.enter_async_context(receiver), use)
 
 
-async def aio_send(sender: AioSender, use: Use, count: int) -> None:
+async def aio_send(sender: AioSender, use: UseCase, count: int) -> None:
     """Send so many."""
     for _ in range(0, count, use.list_length * use.calls_under_way):
-        if use is Use.SEND_LISTS:
-            await sender.send_messages([ServiceBusMessage(BODY) for _ in range(AT_ONCE)])
-        elif use is Use.SEND_AT_ONCE:
-            await asyncio.gather(*[sender.send_messages(ServiceBusMessage(BODY)) for _ in range(AT_ONCE)])
+        if use is UseCase.SEND_LISTS:
+            await sender.send_messages([ServiceBusMessage(BODY) for _ in range(CONCURRENT_CALLS)])
+        elif use is UseCase.SEND_AT_ONCE:
+            await asyncio.gather(*[sender.send_messages(ServiceBusMessage(BODY)) for _ in range(CONCURRENT_CALLS)])
         else:
             await sender.send_messages(ServiceBusMessage(BODY))
 
 
-async def aio_receive(receiver: AioReceiver, use: Use, count: int) -> None:
+async def aio_receive(receiver: AioReceiver, use: UseCase, count: int) -> None:
     """Receive so many."""
     while count > 0:
-        messages = await receiver.receive_messages(min(use.list_length, count), PATIENCE_S)
+        messages = await receiver.receive_messages(min(use.list_length, count), TIMEOUT_S)
         count -= read(messages)
-        if use is Use.RECEIVE_AT_ONCE:
+        if use is UseCase.RECEIVE_AT_ONCE:
             await asyncio.gather(*[receiver.complete_message(message) for message in messages])
-        elif use is not Use.RECEIVE_AND_DELETE:
+        elif use is not UseCase.RECEIVE_AND_DELETE:
             for message in messages:
                 await receiver.complete_message(message)
 
@@ -156,7 +156,7 @@ async def aio_receive(receiver: AioReceiver, use: Use, count: int) -> None:
 
 
 @contextlib.contextmanager
-def sync_opened(where: str, queue: str, use: Use) -> Iterator[Work]:
+def sync_opened(where: str, queue: str, use: UseCase) -> Iterator[Work]:
     """azure.servicebus, attached."""
     with ServiceBusClient.from_connection_string(where) as client:
         if use.receives:
@@ -167,28 +167,28 @@ def sync_opened(where: str, queue: str, use: Use) -> Iterator[Work]:
                 yield partial(sync_send, sender, use)
 
 
-def sync_send(sender: ServiceBusSender, use: Use, count: int) -> None:
+def sync_send(sender: ServiceBusSender, use: UseCase, count: int) -> None:
     """Send so many."""
     for _ in range(0, count, use.list_length):
-        if use is Use.SEND_LISTS:
-            sender.send_messages([ServiceBusMessage(BODY) for _ in range(AT_ONCE)])
+        if use is UseCase.SEND_LISTS:
+            sender.send_messages([ServiceBusMessage(BODY) for _ in range(CONCURRENT_CALLS)])
         else:
             sender.send_messages(ServiceBusMessage(BODY))
 
 
-def sync_receive(receiver: ServiceBusReceiver, use: Use, count: int) -> None:
+def sync_receive(receiver: ServiceBusReceiver, use: UseCase, count: int) -> None:
     """Receive so many."""
     while count > 0:
-        messages = receiver.receive_messages(min(use.list_length, count), PATIENCE_S)
+        messages = receiver.receive_messages(min(use.list_length, count), TIMEOUT_S)
         count -= read(messages)
-        if use is not Use.RECEIVE_AND_DELETE:
+        if use is not UseCase.RECEIVE_AND_DELETE:
             for message in messages:
                 receiver.complete_message(message)
 
 
-def mode_of(use: Use) -> ServiceBusReceiveMode:
+def mode_of(use: UseCase) -> ServiceBusReceiveMode:
     """How azure-servicebus calls it."""
-    deletes = use is Use.RECEIVE_AND_DELETE
+    deletes = use is UseCase.RECEIVE_AND_DELETE
     return ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
 
 
@@ -199,7 +199,7 @@ def on_a_loop(open_work: OpenWork) -> Opened:
     """A library on asyncio as one that is not: its loop runs while its work is done."""
 
     @contextlib.contextmanager
-    def opened(where: str, queue: str, use: Use) -> Iterator[Work]:
+    def opened(where: str, queue: str, use: UseCase) -> Iterator[Work]:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             stack = contextlib.AsyncExitStack()
             try:
@@ -214,9 +214,9 @@ def on_a_loop(open_work: OpenWork) -> Opened:
 if TYPE_CHECKING:
     AsyncWork = Callable[[int], Coroutine[Any, Any, None]]
     """Sends so many messages, or receives them."""
-    OpenWork = Callable[[contextlib.AsyncExitStack, str, str, Use], Coroutine[Any, Any, AsyncWork]]
+    OpenWork = Callable[[contextlib.AsyncExitStack, str, str, UseCase], Coroutine[Any, Any, AsyncWork]]
     Work = Callable[[int], None]
-    Opened = Callable[[str, str, Use], contextlib.AbstractContextManager[Work]]
+    Opened = Callable[[str, str, UseCase], contextlib.AbstractContextManager[Work]]
 
 OURS: Final = "twinbus"
 CLIENTS: Final[dict[str, Opened]] = {
@@ -227,6 +227,6 @@ CLIENTS: Final[dict[str, Opened]] = {
 """Each opens a connection to a queue, for a use, and gives the work to be measured."""
 
 
-def offers(client: str, use: Use) -> bool:
+def offers(client: str, use: UseCase) -> bool:
     """Whether a library can be used so."""
     return client != "azure sync" or use.calls_under_way == 1

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent
-START_S: Final = 120.0
+START_TIMEOUT_S: Final = 120.0
 """Longer than any bar: a start that takes too long is to be measured, not cut off."""
-STOP_S: Final = 60.0
-LOOK_EVERY_S: Final = 0.005
+STOP_TIMEOUT_S: Final = 60.0
+POLL_INTERVAL_S: Final = 0.005
 LOG_LINES: Final = 20
 """As much of the server's log is shown where it fails."""
 LINGER_S: Final = 0.5
@@ -106,10 +106,10 @@ class Server:
                 server.kill()
 
     @property
-    def process(self) -> Proc:
+    def process(self) -> ProcessStats:
         """What the kernel knows of it."""
         assert self._process is not None, "the server does not run"
-        return Proc(self._process.pid)
+        return ProcessStats(self._process.pid)
 
     def start(self) -> float:
         """Start it; the seconds until it serves. Exits where it does not."""
@@ -118,7 +118,7 @@ class Server:
         ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
         words = [self._python, "-m", "twinbus", "serve", "bench", "--data", str(self.data), *ports]
         started = time.monotonic()
-        with self._log.open("ab") as log, ordinary_limits():
+        with self._log.open("ab") as log, raise_open_file_limit():
             self._process = subprocess.Popen(
                 [*words, "--ready-file", str(self.ready_file), *self._options],
                 stdin=subprocess.DEVNULL,
@@ -127,9 +127,9 @@ class Server:
                 cwd=ROOT,
             )
         while not self.ready_file.exists():
-            if self._process.poll() is not None or time.monotonic() > started + START_S:
+            if self._process.poll() is not None or time.monotonic() > started + START_TIMEOUT_S:
                 sys.exit(f"twinbus does not serve:\n{self.log_tail()}")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         took_s = time.monotonic() - started
         self._read_ready_file()
         return took_s
@@ -163,7 +163,7 @@ class Server:
         process, self._process = self._process, None
         process.send_signal(number)
         try:
-            return process.wait(STOP_S)
+            return process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -174,24 +174,24 @@ class Server:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-LOG_LINES:])
 
-    def log_trouble(self) -> list[str]:
+    def log_errors(self) -> list[str]:
         """What it said that was more than information: a bench that has seen such lines did not measure peace."""
         lines = self._log.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(r"^\S+ (warning|error|critical) ", line)]
 
     # --- its queues ---------------------------------------------------------------------------------------------------
 
-    def make_queue(self, name: str, max_size_mb: int = 1024) -> None:
+    def create_queue(self, name: str, max_size_mb: int = 1024) -> None:
         """A queue that was not there before."""
-        self._ask("PUT", name, _QUEUE.format(max_size_mb), expected=201)
+        self._request("PUT", name, _QUEUE.format(max_size_mb), expected=201)
 
-    def count(self, name: str) -> int:
+    def message_count(self, name: str) -> int:
         """Messages that wait in a queue."""
-        found = re.search(r"ActiveMessageCount>(\d+)<", self._ask("GET", name, None, expected=200))
+        found = re.search(r"ActiveMessageCount>(\d+)<", self._request("GET", name, None, expected=200))
         assert found is not None
         return int(found[1])
 
-    def _ask(
+    def _request(
         self, method: str, name: str, body: str | None, *, expected: int, headers: Mapping[str, str] | None = None
     ) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=30)
@@ -213,7 +213,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def ordinary_limits() -> Iterator[None]:
+def raise_open_file_limit() -> Iterator[None]:
     """What is started in the block finds the limits that it would find under a login shell."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(ORDINARY_OPEN_FILES, soft), hard))
@@ -227,7 +227,7 @@ def ordinary_limits() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Background:
+class BackgroundUsage:
     """What RocksDB's own threads have done so far."""
 
     cpu_s: float
@@ -236,7 +236,7 @@ class Background:
 
 
 @dataclass(frozen=True, slots=True)
-class Proc:
+class ProcessStats:
     """One process, as /proc shows it."""
 
     pid: int
@@ -277,7 +277,7 @@ class Proc:
         return spent_ns / 1e9
 
     @property
-    def background(self) -> Background:
+    def background(self) -> BackgroundUsage:
         """Flushes and compactions: RocksDB names the threads that do them."""
         cpu_s, size = 0.0, 0
         for task in Path(f"/proc/{self.pid}/task").iterdir():
@@ -286,7 +286,7 @@ class Proc:
                     cpu_s += _cpu_s(task / "stat")
                     counted = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
                     size += int(counted["rchar"]) + int(counted["wchar"])
-        return Background(cpu_s, size)
+        return BackgroundUsage(cpu_s, size)
 
     def wait_for_idle_background(self, still_s: float, timeout_s: float = 900.0) -> float | None:
         """Wait until RocksDB has done nothing for so long; the seconds until it came to rest, None if it never did."""
@@ -316,7 +316,7 @@ def _cpu_s(stat: Path) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """One run of the load client."""
 
     rate: float
@@ -330,39 +330,39 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadClient:
     """The load client, pointed at a server."""
 
     binary: Path
     server: Server
     size: int = 1024
 
-    def send(self, queue: str, count: int) -> Run:
+    def send(self, queue: str, count: int) -> LoadRun:
         """Send so many messages; all were accepted."""
         return self._run("send", queue, count)
 
-    def receive(self, queue: str, count: int) -> Run:
+    def receive(self, queue: str, count: int) -> LoadRun:
         """Receive and accept so many: those that one such `send` sent, none missing, none twice, no others."""
         return self._run("recv", queue, count)
 
-    def receive_second(self, queue: str, count: int) -> Run:
+    def receive_second(self, queue: str, count: int) -> LoadRun:
         """Receive so many as the Azure SDKs do: done when the server has confirmed each settlement."""
         return self._run("recv", queue, count, SECOND="1")
 
-    def _run(self, mode: str, queue: str, count: int, **environment: str) -> Run:
+    def _run(self, mode: str, queue: str, count: int, **environment: str) -> LoadRun:
         server = self.server
         where = ["127.0.0.1", str(server.amqp_port), queue, str(count), str(self.size)]
         try:
             return run_load([str(self.binary), mode, *where, server.key_name, server.key], **environment)
-        except LoadFailed as error:
+        except LoadClientFailed as error:
             sys.exit(f"{mode} {queue} {count}: {error}\n{server.log_tail()}")
 
 
-class LoadFailed(Exception):
+class LoadClientFailed(Exception):
     """The load client did not come to its end, or found a message missing, twice, or foreign."""
 
 
-def run_load(words: list[str], **environment: str) -> Run:
+def run_load(words: list[str], **environment: str) -> LoadRun:
     """Run the load client; it must have missed nothing."""
     started = time.monotonic()
     try:
@@ -375,12 +375,12 @@ def run_load(words: list[str], **environment: str) -> Run:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LoadFailed(f"not done after {RUN_TIMEOUT_S:.0f} s") from None
+        raise LoadClientFailed(f"not done after {RUN_TIMEOUT_S:.0f} s") from None
     whole_s = time.monotonic() - started - LINGER_S
     found = re.search(r"(\d+) messages .* in ([\d.]+) s = (\d+) msg/s", done.stdout)
     if done.returncode or found is None or re.search(r"(missing|duplicates|foreign) [1-9]", done.stdout):
-        raise LoadFailed(f"{done.stdout}{done.stderr}")
+        raise LoadClientFailed(f"{done.stdout}{done.stderr}")
     count, rate = int(found[1]), float(found[3])
     p99 = re.search(r"p99 ([\d.]+) ms", done.stdout)
     wait_s = max(0.0, whole_s - count / rate)
-    return Run(rate, wait_s, count / max(whole_s, 1e-9), float(p99[1]) if p99 else 0.0)
+    return LoadRun(rate, wait_s, count / max(whole_s, 1e-9), float(p99[1]) if p99 else 0.0)

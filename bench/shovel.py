@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 RABBITMQ4: Final = HERE / "peer" / "rabbitmq4"
 PREFETCH: Final = 1_000
-PATIENCE_S: Final = 300.0
-LOOK_EVERY_MS: Final = 5
+TIMEOUT_S: Final = 300.0
+POLL_INTERVAL_MS: Final = 5
 _COMMON: Final = """
 Resource = fun(Kind, Name) -> rabbit_misc:r(<<"/">>, Kind, Name) end,
 Named = fun(Word, Total) -> [iolist_to_binary(["bench-", Word, integer_to_list(N)]) || N <- lists:seq(1, Total)] end,
@@ -74,7 +74,7 @@ _FOUND: Final = re.compile(r"\{(\d+),(\d+),(\d+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class QueueLayout:
     """How many queues messages are moved from, each by a shovel of its own, and to how many."""
 
     sources: int
@@ -112,7 +112,7 @@ class Shovel:
         """`folder` is what peer/rabbitmq4 made."""
         self._folder = folder
 
-    def move(self, arrangement: Arrangement, count: int, size: int) -> Moved:
+    def move(self, arrangement: QueueLayout, count: int, size: int) -> Moved:
         """Fill the sources, move all, and remove what was made."""
         names: dict[str, int] = {
             "sources": arrangement.sources,
@@ -120,7 +120,7 @@ class Shovel:
             "count": count,
             "size": size,
             "prefetch": PREFETCH,
-            "look_every_ms": LOOK_EVERY_MS,
+            "look_every_ms": POLL_INTERVAL_MS,
         }
         self._evaluate((_COMMON + _REMOVE) % names)
         try:
@@ -135,7 +135,7 @@ class Shovel:
 
     def _evaluate(self, expression: str) -> str:
         words = [str(RABBITMQ4), "ctl", str(self._folder), "eval", " ".join(expression.split())]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         if done.returncode:
             sys.exit(f"RabbitMQ did not do as it was told:\n{done.stdout}{done.stderr}")
         return done.stdout

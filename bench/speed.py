@@ -22,7 +22,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import HERE, Server, build, run
 
 if TYPE_CHECKING:
@@ -30,8 +38,8 @@ if TYPE_CHECKING:
 
 RABBITMQ4: Final = HERE / "peer" / "rabbitmq4"
 COMPARE: Final = HERE / "peer" / "compare"
-NEEDED: Final = {"send": 2.0, "recv": 1.5, "recv-second": 1.0, "accept-p99": 1.0}
-AIMED_AT: Final = {"send": 3.0, "recv": 2.0}
+MIN_RATIOS: Final = {"send": 2.0, "recv": 1.5, "recv-second": 1.0, "accept-p99": 1.0}
+TARGET_RATIOS: Final = {"send": 3.0, "recv": 2.0}
 MEANING: Final = {
     "send": "sends accepted, of the classic queue's",
     "recv": "receives accepted, of the classic queue's",
@@ -103,12 +111,12 @@ def processes_in(folder: Path) -> dict[int, str]:
     return found
 
 
-def compare(ready_file: Path, port: int, load: Path, asked: argparse.Namespace) -> str:
+def compare(ready_file: Path, port: int, load: Path, arguments: argparse.Namespace) -> str:
     """What peer/compare prints, shown as it comes."""
-    words = [sys.executable, str(COMPARE), str(ready_file), str(port), str(load), "--rounds", str(asked.rounds)]
-    words += ["--count", str(asked.count), "--size", str(asked.size)]
-    words += ["--need", *[f"{row}={ratio}" for row, ratio in NEEDED.items()]]
-    print(f"comparing: {asked.rounds} rounds of {asked.count:,} messages, each server in turn", flush=True)
+    words = [sys.executable, str(COMPARE), str(ready_file), str(port), str(load), "--rounds", str(arguments.rounds)]
+    words += ["--count", str(arguments.count), "--size", str(arguments.size)]
+    words += ["--need", *[f"{row}={ratio}" for row, ratio in MIN_RATIOS.items()]]
+    print(f"comparing: {arguments.rounds} rounds of {arguments.count:,} messages, each server in turn", flush=True)
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     print(done.stdout)
     if done.returncode not in {0, 1} or not read_ratios(done.stdout):
@@ -135,31 +143,34 @@ def read_ratios(text: str) -> dict[str, float]:
     return {row: float(ratio) for row, ratio in _RATIO.findall(lines[-1])} if lines else {}
 
 
-def find_bars(ratios: dict[str, float]) -> list[Bar]:
+def find_thresholds(ratios: dict[str, float]) -> list[Threshold]:
     """What is needed of them."""
-    aims = {row: f" (aim: {ratio:g}x)" for row, ratio in AIMED_AT.items()}
-    return [Bar(f"{row}: {MEANING[row]}{aims.get(row, '')}", ratios[row], NEEDED[row], "x") for row in NEEDED]
+    aims = {row: f" (aim: {ratio:g}x)" for row, ratio in TARGET_RATIOS.items()}
+    return [
+        Threshold(f"{row}: {MEANING[row]}{aims.get(row, '')}", ratios[row], MIN_RATIOS[row], "x") for row in MIN_RATIOS
+    ]
 
 
-def page_of(bars: list[Bar], text: str, where: dict[str, str], asked: argparse.Namespace) -> str:
+def make_page(thresholds: list[Threshold], text: str, where: dict[str, str], arguments: argparse.Namespace) -> str:
     """All of it, for people."""
     medians, figures = read_medians(text), read_figures(text)
     rows = "\n".join(
         f"| {name} | {medians[name]} | {', '.join(f'{value:,.2f}' for value in rounds)} |"
         for name, rounds in figures.items()
     )
-    others = ", ".join(f"{row} {ratio:.2f}x" for row, ratio in read_ratios(text).items() if row not in NEEDED)
+    others = ", ".join(f"{row} {ratio:.2f}x" for row, ratio in read_ratios(text).items() if row not in MIN_RATIOS)
     return (
         "# The durable queue, measured\n\n"
         "Made by `make bench` (`python -m bench.speed`): `twinbus serve` beside RabbitMQ 4, the same client, in\n"
-        f"turns, fsync on; {asked.count:,} incompressible messages of {asked.size} bytes a round, each accepted; only\n"
+        f"turns, fsync on; {arguments.count:,} incompressible messages of {arguments.size} bytes a round, "
+        "each accepted; only\n"
         "the ratios mean anything. `plain` and `partitioned` are twinbus's, `classic` and `quorum` RabbitMQ's.\n\n"
-        f"{bars_table(bars)}\n\nOther ratios: {others}.\n\n"
-        f"| messages/s, or ms | median | each round |\n|---|---|---|\n{rows}\n\n{facts(where)}\n"
+        f"{thresholds_table(thresholds)}\n\nOther ratios: {others}.\n\n"
+        f"| messages/s, or ms | median | each round |\n|---|---|---|\n{rows}\n\n{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rabbitmq", type=Path, default=default_folder(), metavar="DIR", help="default: %(default)s")
@@ -168,7 +179,7 @@ def main(words: list[str] | None = None) -> int:
     cli.add_argument("--count", type=int, default=150_000)
     cli.add_argument("--size", type=int, default=1024)
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     given = asked.rabbitmq_port
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-") as name:
         folder = Path(name)
@@ -178,7 +189,7 @@ def main(words: list[str] | None = None) -> int:
             text = compare(server.ready_file, port, load, asked)
             server.stop()
     ratios = read_ratios(text)
-    bars, where = find_bars(ratios), surroundings("uvloop", "rocksdict")
+    bars, where = find_thresholds(ratios), environment_facts("uvloop", "rocksdict")
     measured = {
         "bars": bars,
         "ratios": ratios,
@@ -186,8 +197,8 @@ def main(words: list[str] | None = None) -> int:
         "size": asked.size,
         "surroundings": where,
     }
-    write(asked.results, "queue", page_of(bars, text, where, asked), measured)
-    return judge(bars)
+    write(asked.results, "queue", make_page(bars, text, where, asked), measured)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

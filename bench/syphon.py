@@ -28,9 +28,17 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
-from bench.serving import ROOT, Proc, Server, run
-from bench.shovel import PREFETCH, Arrangement, Moved, Shovel
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
+from bench.serving import ROOT, ProcessStats, Server, run
+from bench.shovel import PREFETCH, Moved, QueueLayout, Shovel
 from bench.speed import default_folder, rabbitmq
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import NamespaceManager
@@ -41,8 +49,8 @@ from twinbus.model.queue import QueueDescription
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-NEEDED: Final = 1.5
-AIMED_AT: Final = 2.0
+MIN_RATIO: Final = 1.5
+TARGET_RATIO: Final = 2.0
 SIZE: Final = 1_024
 SESSIONS: Final = 100
 BACKLOG_QUEUES: Final = 10
@@ -51,14 +59,14 @@ SESSION_QUEUE: Final = "orders-in-sessions"
 PLAIN_QUEUE: Final = "orders"
 DESTINATIONS: Final = (SESSION_QUEUE, PLAIN_QUEUE)
 ARRANGEMENTS: Final = (
-    Arrangement(BACKLOG_QUEUES, 1),
-    Arrangement(1, 1),
-    Arrangement(BACKLOG_QUEUES, len(DESTINATIONS)),
+    QueueLayout(BACKLOG_QUEUES, 1),
+    QueueLayout(1, 1),
+    QueueLayout(BACKLOG_QUEUES, len(DESTINATIONS)),
 )
-AT_ONCE: Final = 500
-LOOK_EVERY_S: Final = 0.02
+CONCURRENT_SENDS: Final = 500
+POLL_INTERVAL_S: Final = 0.02
 FIRST_LOOK_S: Final = 2.0
-PATIENCE_S: Final = 300.0
+TIMEOUT_S: Final = 300.0
 
 
 # --- the backlog ------------------------------------------------------------------------------------------------------
@@ -93,9 +101,9 @@ async def make_queues(primary: Server, secondary: Server) -> None:
     ):
         for path in DESTINATIONS:
             description = QueueDescription(max_size_mb=5120, requires_session=path == SESSION_QUEUE)
-            await _make_anew(there, path, description)
+            await _recreate_queue(there, path, description)
         for path in backlog_paths():
-            await _make_anew(here, path, backlog.DESCRIPTION)
+            await _recreate_queue(here, path, backlog.BACKLOG_QUEUE_DESCRIPTION)
 
 
 async def park_messages(secondary: Server, count: int) -> None:
@@ -103,16 +111,16 @@ async def park_messages(secondary: Server, count: int) -> None:
     async with MessagingFactory.from_connection_string(secondary.connection_string) as factory:
         senders = [factory.create_message_sender(path) for path in backlog_paths()]
         sends = zip(itertools.cycle(senders), parked_messages(count), strict=False)
-        while some := list(itertools.islice(sends, AT_ONCE)):
+        while some := list(itertools.islice(sends, CONCURRENT_SENDS)):
             await asyncio.gather(*[sender.deliver(parked) for sender, parked in some])
 
 
 def backlog_paths() -> list[str]:
     """Return the paths of the backlog queues."""
-    return [backlog.path_of(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
+    return [backlog.backlog_queue_path(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
 
 
-async def _make_anew(manager: NamespaceManager, path: str, description: QueueDescription) -> None:
+async def _recreate_queue(manager: NamespaceManager, path: str, description: QueueDescription) -> None:
     if await manager.queue_exists(path):
         await manager.delete_queue(path)
     await manager.create_queue(path, description)
@@ -138,17 +146,17 @@ class Syphon:
         """Fill the backlog queues and have it drained by a program started now; the processor time that took."""
         uvloop.run(fill(self._primary, self._secondary, count))
         started_s = time.monotonic()
-        with self.hosted() as host:
+        with self.run_host() as host:
             first_s = self.wait(started_s, host, lambda: self.arrived() > 0)
             self._wait_for_most(first_s, count)
             last_s = self.wait(started_s, host, lambda: self.arrived() >= count and self.parked() == 0)
-            cpu_s = Proc(host.pid).cpu_s
+            cpu_s = ProcessStats(host.pid).cpu_s
         if self.arrived() != count:
             sys.exit(f"the syphon brought {self.arrived():,} messages, not {count:,}")
         return Moved(count, last_s - first_s, last_s - started_s), cpu_s
 
     @contextlib.contextmanager
-    def hosted(self) -> Iterator[subprocess.Popen[bytes]]:
+    def run_host(self) -> Iterator[subprocess.Popen[bytes]]:
         """Start the host; it is gone when the block ends."""
         words = [self._python, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES), *self.host_options]
         host = subprocess.Popen(words, cwd=self._checkout, stdin=subprocess.PIPE)
@@ -166,9 +174,9 @@ class Syphon:
     def wait(self, started_s: float, host: subprocess.Popen[bytes], test: Callable[[], bool]) -> float:
         """Wait until the test is true; the time at which it was. Exits if the host ends or takes too long."""
         while not test():
-            if host.poll() is not None or time.monotonic() > started_s + PATIENCE_S:
+            if host.poll() is not None or time.monotonic() > started_s + TIMEOUT_S:
                 sys.exit(f"the syphon has not moved all: {self.parked():,} parked, {self.arrived():,} arrived")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         return time.monotonic()
 
     def _wait_for_most(self, first_s: float, count: int) -> None:
@@ -177,7 +185,7 @@ class Syphon:
         RabbitMQ is asked from within, which costs it next to nothing.
         """
         left_s = FIRST_LOOK_S
-        while left_s > LOOK_EVERY_S:
+        while left_s > POLL_INTERVAL_S:
             time.sleep(left_s / 2)
             arrived = self.arrived()
             took_s = time.monotonic() - first_s
@@ -185,18 +193,18 @@ class Syphon:
 
     def arrived(self) -> int:
         """Count the messages in the destinations."""
-        return sum(self._primary.count(path) for path in DESTINATIONS)
+        return sum(self._primary.message_count(path) for path in DESTINATIONS)
 
     def parked(self) -> int:
         """Count the messages in the backlog queues."""
-        return sum(self._secondary.count(path) for path in backlog_paths())
+        return sum(self._secondary.message_count(path) for path in backlog_paths())
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Measured:
+class SyphonMeasurement:
     """All rounds."""
 
     syphon: list[Moved] = field(default_factory=list)
@@ -209,12 +217,15 @@ class Measured:
         return max(self.shovels, key=lambda name: rate_of(self.shovels[name]))
 
     @property
-    def bars(self) -> list[Bar]:
+    def thresholds(self) -> list[Threshold]:
         """What is needed of the ratio."""
         ours, theirs = self.syphon, self.shovels[self.best]
         return [
-            Bar(
-                f"messages a second, of the shovel's (aim: {AIMED_AT:g}x)", rate_of(ours) / rate_of(theirs), NEEDED, "x"
+            Threshold(
+                f"messages a second, of the shovel's (aim: {TARGET_RATIO:g}x)",
+                rate_of(ours) / rate_of(theirs),
+                MIN_RATIO,
+                "x",
             ),
         ]
 
@@ -229,9 +240,9 @@ def whole_rate_of(moves: list[Moved]) -> float:
     return statistics.median(move.whole_rate for move in moves)
 
 
-def measure(syphon: Syphon, shovel: Shovel, rounds: int, count: int) -> Measured:
+def measure(syphon: Syphon, shovel: Shovel, rounds: int, count: int) -> SyphonMeasurement:
     """In each round both, all arrangements."""
-    measured = Measured()
+    measured = SyphonMeasurement()
     for number in range(1, rounds + 1):
         moved, cpu_s = syphon.move(count)
         measured.syphon.append(moved)
@@ -244,7 +255,7 @@ def measure(syphon: Syphon, shovel: Shovel, rounds: int, count: int) -> Measured
     return measured
 
 
-def page_of(measured: Measured, where: dict[str, str], count: int) -> str:
+def make_page(measured: SyphonMeasurement, where: dict[str, str], count: int) -> str:
     """All of it, for people."""
     rows = {"syphon": measured.syphon, **{f"shovel, {name}": moves for name, moves in measured.shovels.items()}}
     lines = [
@@ -261,22 +272,22 @@ def page_of(measured: Measured, where: dict[str, str], count: int) -> str:
         "sessions, in order, and with a time to live. RabbitMQ 4's shovel moves plain messages within one broker,\n"
         f"acknowledged on confirm, {PREFETCH:,} on their way for each; its best arrangement counts, which is\n"
         f"{measured.best}. Both took turns on one machine; only the ratio means anything.\n\n"
-        f"{bars_table(measured.bars)}\n\n"
+        f"{thresholds_table(measured.thresholds)}\n\n"
         "| messages/s | median | with the start | each round |\n|---|---|---|---|\n"
         + "\n".join(lines)
         + f"\n\nThe host of the syphon took {cpu_us:,.0f} us of processor time for a message, its start included.\n\n"
-        f"{facts(where)}\n"
+        f"{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rabbitmq", type=Path, default=default_folder(), metavar="DIR", help="default: %(default)s")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=100_000)
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
         rabbitmq(asked.rabbitmq),
@@ -284,16 +295,16 @@ def main(words: list[str] | None = None) -> int:
         Server.started(Path(folder) / "secondary") as secondary,
     ):
         measured = measure(Syphon(primary, secondary), Shovel(asked.rabbitmq), asked.rounds, asked.count)
-    where = surroundings("uvloop", "rocksdict")
+    where = environment_facts("uvloop", "rocksdict")
     kept = {
-        "bars": measured.bars,
+        "bars": measured.thresholds,
         "syphon": [asdict(moved) for moved in measured.syphon],
         "host_cpu_s": measured.host_cpu_s,
         "shovels": {name: [asdict(moved) for moved in moves] for name, moves in measured.shovels.items()},
         "surroundings": where,
     }
-    write(asked.results, "syphon", page_of(measured, where, asked.count), kept)
-    return judge(measured.bars)
+    write(asked.results, "syphon", make_page(measured, where, asked.count), kept)
+    return check_thresholds(measured.thresholds)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import uvloop
 from twinbus.client import MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
-from twinbus.client.pairing.withholding import Withholding
+from twinbus.client.pairing.withholding import WithheldPaths
 
 
 async def main(primary_name: str, backlog_queues: int) -> None:
@@ -40,5 +40,5 @@ async def main(primary_name: str, backlog_queues: int) -> None:
 
 if __name__ == "__main__":
     if "--defer" in sys.argv:
-        Withholding.can_add = lambda _self, _paths: False  # type: ignore[method-assign, assignment]
+        WithheldPaths.can_add = lambda _self, _paths: False  # type: ignore[method-assign, assignment]
     uvloop.run(main(sys.argv[1], int(sys.argv[2])))

@@ -28,12 +28,20 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import ROOT, Server, run
 from tests.relay import Relay
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.pairing import backlog
-from twinbus.client.pairing.pump import SILENCE_LIMIT_S, STANDBY_S
+from twinbus.client.pairing.pump import SILENCE_LIMIT_S, STANDBY_POLL_S
 from twinbus.client.pairing.rewriting import park
 
 if TYPE_CHECKING:
@@ -41,23 +49,23 @@ if TYPE_CHECKING:
 
     from twinbus.client.sender import MessageSender
 
-NEEDED_S: Final = 10.0
+MAX_TAKEOVER_S: Final = 10.0
 """For a host that is silent: p95."""
-NEEDED_AT_ONCE_S: Final = STANDBY_S + 1.0
+MAX_CLEAN_TAKEOVER_S: Final = STANDBY_POLL_S + 1.0
 """For a host whose connection has ended."""
 PRIMARY: Final = "contoso"
 QUEUE: Final = "orders"
 BACKLOG_QUEUES: Final = 10
 KINDS: Final = ("stopped", "network silent", "killed", "closed")
 SILENT_KINDS: Final = KINDS[:2]
-LOOK_EVERY_S: Final = 0.05
-PATIENCE_S: Final = 400.0
+POLL_INTERVAL_S: Final = 0.05
+TIMEOUT_S: Final = 400.0
 """Longer than any takeover: one that takes too long is to be measured."""
 SETTLE_S: Final = 3.0
 """How long a run waits for a host that is back before it counts what has arrived."""
 
 
-class Host:
+class SyphonHostProcess:
     """A process that hosts the syphon, and the network between it and the secondary."""
 
     def __init__(self, relay: Relay, log: Path) -> None:
@@ -90,14 +98,14 @@ class Host:
 
 
 @dataclass
-class Scene:
+class TakeoverSetup:
     """The pair, and the two hosts."""
 
     primary: Server
     secondary: Server
     senders: Sequence[MessageSender]
-    active: Host
-    stand_by: Host
+    active: SyphonHostProcess
+    stand_by: SyphonHostProcess
     parked: int = 0
 
     async def park(self) -> None:
@@ -109,14 +117,14 @@ class Scene:
 
     async def arrived(self) -> int:
         """How many messages the primary has."""
-        return await asyncio.to_thread(self.primary.count, QUEUE)
+        return await asyncio.to_thread(self.primary.message_count, QUEUE)
 
     async def seconds_until_all_arrived(self, since_s: float) -> float:
         """From then on."""
         while await self.arrived() < self.parked:
-            if time.monotonic() > since_s + PATIENCE_S:
-                sys.exit(f"after {PATIENCE_S:g} s {await self.arrived():,} of {self.parked:,} messages have arrived")
-            await asyncio.sleep(LOOK_EVERY_S)
+            if time.monotonic() > since_s + TIMEOUT_S:
+                sys.exit(f"after {TIMEOUT_S:g} s {await self.arrived():,} of {self.parked:,} messages have arrived")
+            await asyncio.sleep(POLL_INTERVAL_S)
         return time.monotonic() - since_s
 
     async def begin(self) -> None:
@@ -125,7 +133,7 @@ class Scene:
             await self._start(host)
         await asyncio.sleep(SETTLE_S)
 
-    async def _start(self, host: Host) -> None:
+    async def _start(self, host: SyphonHostProcess) -> None:
         host.start(self.primary, self.secondary)
         await asyncio.sleep(SETTLE_S)
         await self.park()
@@ -138,29 +146,29 @@ class Scene:
         if kind == "stopped":
             struck.send_signal(signal.SIGSTOP)
         elif kind == "network silent":
-            struck.relay.fall_silent()
+            struck.relay.drop_silently()
         else:
             struck.send_signal(signal.SIGKILL if kind == "killed" else signal.SIGTERM)
         await self.park()
         took_s = await self.seconds_until_all_arrived(since_s)
         self.active, self.stand_by = self.stand_by, struck
-        await self._bring_back(struck, kind)
+        await self._restore_host(struck, kind)
         return took_s
 
-    async def _bring_back(self, struck: Host, kind: str) -> None:
+    async def _restore_host(self, failed: SyphonHostProcess, kind: str) -> None:
         if kind == "stopped":
-            struck.send_signal(signal.SIGCONT)
+            failed.send_signal(signal.SIGCONT)
         elif kind == "network silent":
-            await struck.relay.mend()
+            await failed.relay.restore()
         else:
-            await struck.end()
-            self.active, self.stand_by = struck, self.active  # the one that is started last drains
-            await self._start(struck)
+            await failed.end()
+            self.active, self.stand_by = failed, self.active  # the one that is started last drains
+            await self._start(failed)
         await asyncio.sleep(SETTLE_S)
 
 
 @dataclass
-class Measured:
+class TakeoverMeasurement:
     """All runs."""
 
     took_s: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
@@ -168,19 +176,19 @@ class Measured:
     """Messages beyond one of each that have arrived."""
 
     @property
-    def bars(self) -> list[Bar]:
+    def thresholds(self) -> list[Threshold]:
         """What is needed."""
         bars = [
-            Bar(
+            Threshold(
                 f"{kind}: p95 of takeovers",
                 percentile(took_s, 95),
-                NEEDED_S if kind in SILENT_KINDS else NEEDED_AT_ONCE_S,
+                MAX_TAKEOVER_S if kind in SILENT_KINDS else MAX_CLEAN_TAKEOVER_S,
                 " s",
                 is_ceiling=True,
             )
             for kind, took_s in self.took_s.items()
         ]
-        return [*bars, Bar("messages that have arrived twice", self.twice, 0, is_ceiling=True)]
+        return [*bars, Threshold("messages that have arrived twice", self.twice, 0, is_ceiling=True)]
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -190,16 +198,18 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 @contextlib.asynccontextmanager
-async def scene(primary: Server, secondary: Server, folder: Path) -> AsyncIterator[Scene]:
+async def start_setup(primary: Server, secondary: Server, folder: Path) -> AsyncIterator[TakeoverSetup]:
     """Both hosts, from their start to their end."""
     async with (
         Relay("127.0.0.1", secondary.amqp_port) as one,
         Relay("127.0.0.1", secondary.amqp_port) as other,
         MessagingFactory.from_connection_string(secondary.connection_string) as factory,
     ):
-        senders = [factory.create_message_sender(backlog.path_of(PRIMARY, index)) for index in range(BACKLOG_QUEUES)]
-        hosts = Host(one, folder / "one.log"), Host(other, folder / "other.log")
-        made = Scene(primary, secondary, senders, *hosts)
+        senders = [
+            factory.create_message_sender(backlog.backlog_queue_path(PRIMARY, index)) for index in range(BACKLOG_QUEUES)
+        ]
+        hosts = SyphonHostProcess(one, folder / "one.log"), SyphonHostProcess(other, folder / "other.log")
+        made = TakeoverSetup(primary, secondary, senders, *hosts)
         try:
             await made.begin()
             yield made
@@ -208,10 +218,10 @@ async def scene(primary: Server, secondary: Server, folder: Path) -> AsyncIterat
                 await host.end()
 
 
-async def measure(primary: Server, secondary: Server, runs: int, folder: Path) -> Measured:
+async def measure(primary: Server, secondary: Server, runs: int, folder: Path) -> TakeoverMeasurement:
     """So many takeovers of each kind, in turns."""
-    measured = Measured()
-    async with scene(primary, secondary, folder) as here:
+    measured = TakeoverMeasurement()
+    async with start_setup(primary, secondary, folder) as here:
         for number in range(1, runs + 1):
             for kind, took_s in measured.took_s.items():
                 took_s.append(await here.take_over(kind))
@@ -220,7 +230,7 @@ async def measure(primary: Server, secondary: Server, runs: int, folder: Path) -
     return measured
 
 
-def page_of(measured: Measured, where: dict[str, str], runs: int) -> str:
+def make_page(measured: TakeoverMeasurement, where: dict[str, str], runs: int) -> str:
     """All of it, for people."""
     rows = "\n".join(
         f"| {kind} | {statistics.median(took_s):.2f} s | {percentile(took_s, 95):.2f} s | {max(took_s):.2f} s |"
@@ -231,31 +241,31 @@ def page_of(measured: Measured, where: dict[str, str], runs: int) -> str:
         f"Made by `python -m bench.takeover`: two processes host the syphon of {BACKLOG_QUEUES} backlog queues. The\n"
         f"active one is struck {runs} times in each way, at a random moment, and a message is parked in each queue\n"
         "then. A takeover is over when all of these messages have arrived in the primary. A silent host loses its\n"
-        f"queues after {SILENCE_LIMIT_S:g} s; one that stands by asks for them every {STANDBY_S:g} s.\n\n"
-        f"{bars_table(measured.bars)}\n\n"
+        f"queues after {SILENCE_LIMIT_S:g} s; one that stands by asks for them every {STANDBY_POLL_S:g} s.\n\n"
+        f"{thresholds_table(measured.thresholds)}\n\n"
         "| the active host is | p50 | p95 | max |\n|---|---|---|---|\n"
-        f"{rows}\n\n{facts(where)}\n"
+        f"{rows}\n\n{environment_lines(where)}\n"
     )
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=20, help="takeovers of each kind (default: %(default)s)")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,
         Server.started(Path(folder) / "primary", "--min-free=0") as primary,
         Server.started(Path(folder) / "secondary", "--min-free=0") as secondary,
     ):
-        primary.make_queue(QUEUE)
+        primary.create_queue(QUEUE)
         measured = uvloop.run(measure(primary, secondary, asked.runs, Path(folder)))
-    where = surroundings("uvloop", "rocksdict")
+    where = environment_facts("uvloop", "rocksdict")
     where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other work on the machine is in every figure
-    kept = {"bars": measured.bars, "took_s": measured.took_s, "surroundings": where}
-    write(asked.results, "takeover", page_of(measured, where, asked.runs), kept)
-    return judge(measured.bars)
+    kept = {"bars": measured.thresholds, "took_s": measured.took_s, "surroundings": where}
+    write(asked.results, "takeover", make_page(measured, where, asked.runs), kept)
+    return check_thresholds(measured.thresholds)
 
 
 if __name__ == "__main__":

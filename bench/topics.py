@@ -24,18 +24,26 @@ from xml.sax.saxutils import escape
 
 import uvloop
 
-from bench.client import connected
-from bench.record import Bar, add_results_option, bars_table, facts, judge, surroundings, write
+from bench.client import connect_client
+from bench.record import (
+    Threshold,
+    add_results_option,
+    check_thresholds,
+    environment_facts,
+    environment_lines,
+    thresholds_table,
+    write,
+)
 from bench.serving import Server, run
 from twinbus.amqp.message import Properties, build, data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.client import Client
+    from bench.client import EngineClient
 
 MIN_SENDS: Final = 2_000
-MANY: Final = 1_000
+MANY_SUBSCRIPTIONS: Final = 1_000
 AT_ONCE: Final = 200
 BODY_BYTES: Final = 1_024
 QUEUE: Final = "beside"
@@ -68,13 +76,13 @@ KINDS: Final[dict[str, Callable[[int], str]]] = {
 """The rule of each subscription, by what the messages have to be."""
 SETS: Final = (
     *[("all messages", count) for count in (0, 1, 3, 10, 100)],
-    *[("region = 'rN'", count) for count in (1, 10, 100, MANY)],
-    ("kind = 'order' AND region = 'rN' AND size > 3", MANY),
-    ("correlation: region", MANY),
-    *[("size > N (none is true)", count) for count in (1, 10, 100, MANY)],
+    *[("region = 'rN'", count) for count in (1, 10, 100, MANY_SUBSCRIPTIONS)],
+    ("kind = 'order' AND region = 'rN' AND size > 3", MANY_SUBSCRIPTIONS),
+    ("correlation: region", MANY_SUBSCRIPTIONS),
+    *[("size > N (none is true)", count) for count in (1, 10, 100, MANY_SUBSCRIPTIONS)],
     ("region LIKE '%-N' (none is true)", 100),
 )
-BARRED: Final = ("region = 'rN'", MANY)
+REQUIRED_SET: Final = ("region = 'rN'", MANY_SUBSCRIPTIONS)
 
 
 @dataclass
@@ -99,16 +107,16 @@ class Namespace(Server):
     def make_topic(self, path: str) -> None:
         """A topic that was not there before."""
         size = "<MaxSizeInMegabytes>5120</MaxSizeInMegabytes>"
-        self._ask("PUT", path, _ENTRY.format("TopicDescription", size), expected=201)
+        self._request("PUT", path, _ENTRY.format("TopicDescription", size), expected=201)
 
     def subscribe(self, topic: str, name: str, rule: str) -> None:
         """A subscription with one rule."""
         path = f"{topic}/Subscriptions/{name}"
-        self._ask("PUT", path, _ENTRY.format("SubscriptionDescription", rule), expected=201)
+        self._request("PUT", path, _ENTRY.format("SubscriptionDescription", rule), expected=201)
 
     def remove(self, path: str) -> None:
         """Delete an entity."""
-        self._ask("DELETE", path, None, expected=200)
+        self._request("DELETE", path, None, expected=200)
 
 
 def messages() -> Iterator[bytes]:
@@ -116,12 +124,12 @@ def messages() -> Iterator[bytes]:
     for number in itertools.count():
         yield build(
             properties=Properties(message_id=f"m{number}"),
-            application_properties={"region": f"r{number % MANY}", "kind": "order", "size": 7},
+            application_properties={"region": f"r{number % MANY_SUBSCRIPTIONS}", "kind": "order", "size": 7},
             body=data(os.urandom(BODY_BYTES)),
         )
 
 
-async def rate_of(client: Client, path: str, seconds: float) -> float:
+async def rate_of(client: EngineClient, path: str, seconds: float) -> float:
     """Sends a second, accepted."""
     link = await client.attach_sender(path)
     made = list(itertools.islice(messages(), 2_000))
@@ -137,7 +145,7 @@ async def rate_of(client: Client, path: str, seconds: float) -> float:
 
 async def measure(server: Namespace, seconds: float, rounds: int) -> tuple[list[Topic], list[float]]:
     """All sets, in each round; and the queue beside them."""
-    server.make_queue(QUEUE, 5120)
+    server.create_queue(QUEUE, 5120)
     topics = [Topic(kind, count, f"topic-{number}") for number, (kind, count) in enumerate(SETS)]
     for topic in topics:
         server.make_topic(topic.path)
@@ -145,7 +153,7 @@ async def measure(server: Namespace, seconds: float, rounds: int) -> tuple[list[
             server.subscribe(topic.path, f"s{number}", KINDS[topic.kind](number))
     queue_rates: list[float] = []
     for _ in range(rounds):
-        async with connected(server) as client:
+        async with connect_client(server) as client:
             queue_rates.append(await rate_of(client, QUEUE, seconds))
             for topic in topics:
                 topic.rates.append(await rate_of(client, topic.path, seconds))
@@ -154,14 +162,14 @@ async def measure(server: Namespace, seconds: float, rounds: int) -> tuple[list[
     return topics, queue_rates
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measure, write, judge."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--seconds", type=float, default=3.0, help="for each set and round")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
     add_results_option(cli)
-    asked = cli.parse_args(words)
+    asked = cli.parse_args(argv)
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as folder,
         Namespace.started(Path(folder), "--stores", "1") as server,
@@ -169,27 +177,29 @@ def main(words: list[str] | None = None) -> int:
         assert isinstance(server, Namespace)
         topics, queue_rates = uvloop.run(measure(server, asked.seconds, asked.rounds))
     queue_rate = statistics.median(queue_rates)
-    barred = next(topic for topic in topics if (topic.kind, topic.count) == BARRED)
-    bars = [Bar(f"{MANY:,} subscriptions with `{barred.kind}` each", barred.rate, MIN_SENDS, " sends/s")]
+    barred = next(topic for topic in topics if (topic.kind, topic.count) == REQUIRED_SET)
+    bars = [
+        Threshold(f"{MANY_SUBSCRIPTIONS:,} subscriptions with `{barred.kind}` each", barred.rate, MIN_SENDS, " sends/s")
+    ]
     rows = [
         f"| {topic.kind} | {topic.count:,} | {topic.rate:,.0f}/s | {topic.rate / queue_rate:.2f} | "
         f"{1e6 / topic.rate:,.0f} us |"
         for topic in topics
     ]
-    where = surroundings("uvloop", "rocksdict", "lark")
+    where = environment_facts("uvloop", "rocksdict", "lark")
     page = (
         "# Topics, measured\n\n"
         f"Made by `python -m bench.topics`: messages of {BODY_BYTES:,} bytes with three properties, sent one by one,\n"
         f"up to {AT_ONCE} unanswered, by one client in Python; median of {asked.rounds} rounds. A queue beside them\n"
         f"took {queue_rate:,.0f} a second from the same client.\n\n"
-        f"{bars_table(bars)}\n\n"
+        f"{thresholds_table(bars)}\n\n"
         "| each subscription gets | subscriptions | sends | of the queue's | for one send |\n|---|---|---|---|---|\n"
         + "\n".join(rows)
-        + f"\n\n{facts(where)}\n"
+        + f"\n\n{environment_lines(where)}\n"
     )
     measured = {"bars": bars, "topics": [vars(topic) for topic in topics], "queue": queue_rates, "surroundings": where}
     write(asked.results, "topics", page, measured)
-    return judge(bars)
+    return check_thresholds(bars)
 
 
 if __name__ == "__main__":

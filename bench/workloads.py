@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import uvloop
 
-from bench.clients import Clients, Processes
-from bench.serving import Load, Proc
+from bench.clients import LoadClients, MultiProcessServer
+from bench.serving import LoadClient, ProcessStats
 from bench.syphon import Syphon, make_queues, park_messages
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SYPHON: Final = "syphon"
 GROUPS: Final = ((PLAIN, PARTITIONED), (TWO_PROCESSES,), (SYPHON,))
 """Workloads that take turns with each other on one server. Each group has servers of its own: fewer are idle then."""
 PROCESSES: Final = 2
-MOST_STOPPED_S: Final = 4.0
+MAX_STOPPED_S: Final = 4.0
 """The secondary takes the backlog queues from a host of the syphon that is silent for 5 s."""
 _WHERE: Final = "import twinbus; print(twinbus.__path__[0])"
 
@@ -102,10 +102,10 @@ class Workload(ABC):
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-class Queue(Workload):
+class QueueWorkload(Workload):
     """One client and one process of the server."""
 
-    def __init__(self, load: Load, make: Callable[[str], None]) -> None:
+    def __init__(self, load: LoadClient, make: Callable[[str], None]) -> None:
         """`make` creates a queue of the kind that is measured."""
         self._load = load
         self._make = make
@@ -133,7 +133,7 @@ class Queue(Workload):
         return {step: statistics.mean(spent) for step, spent in found.items()}
 
 
-class TwoProcesses(Workload):
+class TwoProcessWorkload(Workload):
     """Two clients, each connected to another one of two processes, on one partitioned queue.
 
     Half of the fragments that a client's messages go to are in the process that holds its connection, half in the
@@ -141,23 +141,23 @@ class TwoProcesses(Workload):
     the moment at which both clients are connected: how many connections hung up until then is chance.
     """
 
-    def __init__(self, binary: Path, server: Processes) -> None:
+    def __init__(self, binary: Path, server: MultiProcessServer) -> None:
         """`binary` is the load client."""
         self._server = server
-        self._clients = Clients(binary, server, PROCESSES, when_connected=self._note)
+        self._clients = LoadClients(binary, server, PROCESSES, when_connected=self._note)
         self._connected_s = 0.0
 
     @property
     def measured(self) -> list[int]:
         """Supervisor and workers."""
-        return [process.pid for process in self._server.family.all]
+        return [process.pid for process in self._server.processes.all]
 
     def _note(self) -> None:
-        self._connected_s = self._server.family.foreground_cpu_s
+        self._connected_s = self._server.processes.foreground_cpu_s
 
     def measure(self, name: str, count: int) -> dict[str, float]:
         """Run the steps of a plain queue, by both clients at a time."""
-        self._server.make_partitioned(name)
+        self._server.create_partitioned_queue(name)
         clients = self._clients
         steps = [
             ("send", clients.send),
@@ -168,11 +168,11 @@ class TwoProcesses(Workload):
         found: dict[str, list[float]] = {}
         for step, run in steps:
             done = run(name, count)
-            spent_s = self._server.family.foreground_cpu_s - self._connected_s
+            spent_s = self._server.processes.foreground_cpu_s - self._connected_s
             if done.holders != PROCESSES:
                 sys.exit(f"one process of the server held the connections of all clients\n{self._server.log_tail()}")
             found.setdefault(step, []).append(spent_s / done.count * 1e6)
-        if left := self._server.count(name):
+        if left := self._server.message_count(name):
             sys.exit(f"{name} holds {left} messages after all were received\n{self._server.log_tail()}")
         return {step: statistics.mean(spent) for step, spent in found.items()}
 
@@ -180,14 +180,16 @@ class TwoProcesses(Workload):
 # --- the syphon -------------------------------------------------------------------------------------------------------
 
 
-class Moving(Workload):
+class SyphonWorkload(Workload):
     """A host of the syphon, between two servers of its own build.
 
     The host is stopped (SIGSTOP) while messages are parked, and continued to move them all: so every turn moves a
     backlog of the same size, and the start of the host is in none.
     """
 
-    def __init__(self, syphon: Syphon, host: subprocess.Popen[bytes], primary: Processes, secondary: Processes) -> None:
+    def __init__(
+        self, syphon: Syphon, host: subprocess.Popen[bytes], primary: MultiProcessServer, secondary: MultiProcessServer
+    ) -> None:
         """The host runs."""
         self._syphon = syphon
         self._host = host
@@ -207,7 +209,7 @@ class Moving(Workload):
     def measure(self, name: str, count: int) -> dict[str, float]:
         """Park so many messages and have them moved."""
         del name
-        wanted, process = self._syphon.arrived() + count, Proc(self._host.pid)
+        wanted, process = self._syphon.arrived() + count, ProcessStats(self._host.pid)
         self._host.send_signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
         try:
@@ -215,7 +217,7 @@ class Moving(Workload):
         finally:  # a stopped host would not end when it is told to
             before_s, started_s = process.foreground_cpu_s, time.monotonic()
             self._host.send_signal(signal.SIGCONT)
-        if (took_s := started_s - stopped_s) > MOST_STOPPED_S:
+        if (took_s := started_s - stopped_s) > MAX_STOPPED_S:
             sys.exit(
                 f"parking {count:,} messages took {took_s:.1f} s, and the host lost its queues: use a lower --count"
             )
@@ -233,24 +235,24 @@ def started(names: Sequence[str], build: Build, folder: Path, binary: Path) -> I
     """Start the workloads of one group on one build; their processes end with the block."""
     with ExitStack() as stack:
 
-        def serve(name: str, *options: str) -> Processes:
-            server = stack.enter_context(Processes.started(folder / name, *options, python=build.python))
-            assert isinstance(server, Processes)
+        def serve(name: str, *options: str) -> MultiProcessServer:
+            server = stack.enter_context(MultiProcessServer.started(folder / name, *options, python=build.python))
+            assert isinstance(server, MultiProcessServer)
             return server
 
         if names[0] == SYPHON:
             primary, secondary = serve("primary"), serve("secondary")
             uvloop.run(make_queues(primary, secondary))
             syphon = Syphon(primary, secondary, build.checkout, build.python)
-            host = stack.enter_context(syphon.hosted())
-            yield {SYPHON: Moving(syphon, host, primary, secondary)}
+            host = stack.enter_context(syphon.run_host())
+            yield {SYPHON: SyphonWorkload(syphon, host, primary, secondary)}
         elif names[0] == TWO_PROCESSES:
-            yield {TWO_PROCESSES: TwoProcesses(binary, serve("server", f"--workers={PROCESSES}"))}
+            yield {TWO_PROCESSES: TwoProcessWorkload(binary, serve("server", f"--workers={PROCESSES}"))}
         else:
             server = serve("server")
-            load = Load(binary, server)
-            kinds = {PLAIN: server.make_queue, PARTITIONED: server.make_partitioned}
-            yield {name: Queue(load, kinds[name]) for name in names}
+            load = LoadClient(binary, server)
+            kinds = {PLAIN: server.create_queue, PARTITIONED: server.create_partitioned_queue}
+            yield {name: QueueWorkload(load, kinds[name]) for name in names}
 
 
 @contextlib.contextmanager

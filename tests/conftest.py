@@ -21,12 +21,12 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests.served import started
+from tests.served import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SOURCES = Path(__file__).parents[1] / "src"
 
@@ -34,7 +34,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-EARLIER_S = 10
+TIMEOUT_MARGIN_S = 10
 """By so much a coroutine's time is over before pytest's own, which ends the whole process."""
 
 
@@ -46,7 +46,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
     own = pyfuncitem.get_closest_marker("timeout")
     limit_s = float(own.args[0] if own is not None else pyfuncitem.config.getini("timeout"))
-    uvloop.run(asyncio.wait_for(test, limit_s - EARLIER_S))
+    uvloop.run(asyncio.wait_for(test, limit_s - TIMEOUT_MARGIN_S))
     return True
 
 
@@ -72,23 +72,23 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests of a worker."""
-    with started(tmp_path_factory.mktemp("server")) as server:
+    with run_server(tmp_path_factory.mktemp("server")) as server:
         yield server
 
 
 @pytest.fixture
-def server(running: Served) -> Iterator[Served]:
+def server(running_server: ServerProcess) -> Iterator[ServerProcess]:
     """The same server. Whatever a test did to it, it has not failed, and has logged no secret."""
-    yield running
-    running.check_log()
+    yield running_server
+    running_server.check_log()
 
 
 @pytest.fixture
-def queue(server: Served) -> str:
+def queue(server: ServerProcess) -> str:
     """A queue of the test's own, as a plain create makes it."""
-    return server.make_queue()
+    return server.create_queue()
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from twinbus.broker.receivable_part import ReceivablePart, TopicPart
 
 if TYPE_CHECKING:
     from twinbus.broker.entity import Entity
-    from twinbus.broker.receivable import Receivable
+    from twinbus.broker.receivable import ReceivableEntity
     from twinbus.broker.topic import Topic
 
 
 @overload
-def part_of(entity: Receivable, number: int = 0) -> ReceivablePart: ...
+def local_part(entity: ReceivableEntity, number: int = 0) -> ReceivablePart: ...
 @overload
-def part_of(entity: Topic, number: int = 0) -> TopicPart: ...
-def part_of(entity: Entity, number: int = 0) -> ReceivablePart | TopicPart:
+def local_part(entity: Topic, number: int = 0) -> TopicPart: ...
+def local_part(entity: Entity, number: int = 0) -> ReceivablePart | TopicPart:
     """Return one part of an entity: by default the first, which is the only one of a plain entity."""
     part = entity.parts[number]
     assert isinstance(part, ReceivablePart | TopicPart)

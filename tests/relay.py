@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from random import Random
 
-CHUNK: Final = 65_536
+CHUNK_BYTES: Final = 65_536
 CONNECT_S: Final = 10.0
 LINGER_S: Final = 0.2
 """How long the server's end of a reset connection stays open: long enough to answer the last request."""
@@ -39,7 +39,7 @@ class Direction(Enum):
     RESPONSES = "from the server to the client"
 
 
-class End(Enum):
+class Endpoint(Enum):
     """An end of a connection."""
 
     CLIENT = "client"
@@ -47,14 +47,14 @@ class End(Enum):
 
 
 BOTH: Final = frozenset(Direction)
-_TARGET: Final = {Direction.REQUESTS: End.SERVER, Direction.RESPONSES: End.CLIENT}
+_TARGET: Final = {Direction.REQUESTS: Endpoint.SERVER, Direction.RESPONSES: Endpoint.CLIENT}
 
 
 class _Connection:
     """A client's connection, and the one to the server that belongs to it."""
 
     def __init__(self, client: asyncio.StreamWriter) -> None:
-        self.writers = {End.CLIENT: client}
+        self.writers = {Endpoint.CLIENT: client}
         self.has_hole = False
         """Bytes of it were dropped."""
         self.is_half_open = False
@@ -65,7 +65,7 @@ class _Connection:
         for writer in self.writers.values():
             writer.transport.abort()
 
-    def reset(self, *ends: End) -> None:
+    def reset(self, *ends: Endpoint) -> None:
         """Send RST to these ends, if they are still open."""
         for end in ends:
             writer = self.writers.get(end)
@@ -89,9 +89,9 @@ class Relay:
         self._flowing.set()
         self._delay_s: dict[Direction, float] = {}
         self._dropped: set[Direction] = set()
-        self._ends_pass = asyncio.Event()
+        self._closed_ends_pass = asyncio.Event()
         """Not set while a direction is dropped: the end of a connection is not seen through it."""
-        self._ends_pass.set()
+        self._closed_ends_pass.set()
         self._resets_first_bytes = False
         self._resets: tuple[Random, float] | None = None
         self._hides_half_open = False
@@ -109,7 +109,7 @@ class Relay:
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def fall_silent(self) -> None:
+    def drop_silently(self) -> None:
         """Hold all bytes back, in both directions; connections stay, and new ones are not answered."""
         self._flowing.clear()
 
@@ -122,7 +122,7 @@ class Relay:
     def reset(self) -> None:
         """Reset all connections; new ones work."""
         for connection in list(self._connections):
-            connection.reset(*End)
+            connection.reset(*Endpoint)
 
     def refuse(self) -> None:
         """Refuse new connections; those that are open stay."""
@@ -130,16 +130,16 @@ class Relay:
             self._listening.close()
             self._listening = None
 
-    def slow_down(self, delay_s: float, directions: frozenset[Direction] = BOTH) -> None:
+    def delay(self, delay_s: float, directions: frozenset[Direction] = BOTH) -> None:
         """Delay everything by so long."""
         self._delay_s = dict.fromkeys(directions, delay_s)
 
     def drop(self, *directions: Direction) -> None:
         """Drop all bytes in these directions, and tell nobody; the other direction works."""
         self._dropped = set(directions)
-        self._ends_pass.clear()
+        self._closed_ends_pass.clear()
 
-    def half_open(self, closed: End) -> None:
+    def half_open(self, closed: Endpoint) -> None:
         """Close this end of all connections without telling the other. New connections work.
 
         The bytes that the other end sends are dropped until the path is mended; afterwards they are answered by a
@@ -147,7 +147,7 @@ class Relay:
         """
         self._hides_half_open = True
         for connection in list(self._connections):
-            if len(connection.writers) == len(End):
+            if len(connection.writers) == len(Endpoint):
                 connection.is_half_open = True
                 connection.reset(closed)
 
@@ -163,14 +163,14 @@ class Relay:
         """Reset new connections as soon as the client sends anything: in the handshake of TLS."""
         self._resets_first_bytes = True
 
-    async def mend(self) -> None:
+    async def restore(self) -> None:
         """End all faults. Bytes that were held back come through now."""
         self._delay_s, self._resets_first_bytes, self._resets, self._hides_half_open = {}, False, None, False
         self._dropped.clear()
         for connection in list(self._connections):
             if connection.has_hole:
-                connection.reset(*End)
-        self._ends_pass.set()
+                connection.reset(*Endpoint)
+        self._closed_ends_pass.set()
         self._flowing.set()
         if self._listening is None:
             await self._listen()
@@ -178,16 +178,16 @@ class Relay:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        self._listening = await asyncio.start_server(self._accept, self.host, self.port, limit=CHUNK)
+        self._listening = await asyncio.start_server(self._accept, self.host, self.port, limit=CHUNK_BYTES)
         self.port = self._listening.sockets[0].getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(writer)
         self._connections.add(connection)
-        self._start(self._serve(connection, reader))
+        self._start_task(self._serve(connection, reader))
 
-    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+    def _start_task(self, coroutine: Awaitable[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
         return task
@@ -197,14 +197,14 @@ class Relay:
         try:
             await self._flowing.wait()
             if self._resets_first_bytes:
-                await requests.read(CHUNK)
+                await requests.read(CHUNK_BYTES)
                 return
             async with asyncio.timeout(CONNECT_S):
-                responses, server = await asyncio.open_connection(self.host, self._server_port, limit=CHUNK)
-            connection.writers[End.SERVER] = server
+                responses, server = await asyncio.open_connection(self.host, self._server_port, limit=CHUNK_BYTES)
+            connection.writers[Endpoint.SERVER] = server
             both = [
-                self._start(self._carry(connection, Direction.REQUESTS, requests)),
-                self._start(self._carry(connection, Direction.RESPONSES, responses)),
+                self._start_task(self._carry(connection, Direction.REQUESTS, requests)),
+                self._start_task(self._carry(connection, Direction.RESPONSES, responses)),
             ]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if connection.is_half_open:
@@ -218,7 +218,7 @@ class Relay:
     async def _carry(self, connection: _Connection, direction: Direction, reader: asyncio.StreamReader) -> None:
         """Carry one direction, until an end of it is gone."""
         with contextlib.suppress(OSError):
-            while chunk := await reader.read(CHUNK):
+            while chunk := await reader.read(CHUNK_BYTES):
                 if delay_s := self._delay_s.get(direction, 0.0):
                     await asyncio.sleep(delay_s)
                 await self._flowing.wait()
@@ -226,13 +226,13 @@ class Relay:
                     return
             await self._flowing.wait()  # an end is not seen through a silent network, either
             if direction in self._dropped:
-                await self._ends_pass.wait()
+                await self._closed_ends_pass.wait()
 
     async def _forward(self, connection: _Connection, direction: Direction, chunk: bytes) -> bool:
         """Forward bytes, or drop them; False if nothing can follow them."""
         if connection.is_half_open:
             if not self._hides_half_open:
-                connection.reset(*End)
+                connection.reset(*Endpoint)
             return self._hides_half_open
         if direction in self._dropped:
             connection.has_hole = True
@@ -251,9 +251,9 @@ class Relay:
 
     @staticmethod
     async def _reset_after_request(connection: _Connection, *, is_answered: bool) -> None:
-        connection.reset(End.CLIENT)
+        connection.reset(Endpoint.CLIENT)
         if is_answered:
             # The response finds its client gone, and ends the connection; without one, this does.
             await asyncio.sleep(LINGER_S)
         else:
-            connection.reset(End.SERVER)
+            connection.reset(Endpoint.SERVER)

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-START_S: Final = 40.0
+START_TIMEOUT_S: Final = 40.0
 """A machine that is busy with other tests needs its time."""
-STOP_S: Final = 30.0
-PATIENCE_S: Final = 20.0
-LOOK_EVERY_S: Final = 0.01
+STOP_TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 20.0
+POLL_INTERVAL_S: Final = 0.01
 AMQPS_PORT: Final = 5671
-ATOM: Final = (
+QUEUE_ENTRY: Final = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
     '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
     "{}</QueueDescription></content></entry>"
 )
-KEY_RULE: Final = (
+AUTHORIZATION_RULE: Final = (
     '<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule" '
     'xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><ClaimType>SharedAccessKey</ClaimType>'
     "<ClaimValue>None</ClaimValue><Rights><AccessRights>Send</AccessRights></Rights>"
@@ -59,11 +59,11 @@ class ServerFailed(Exception):
     """The server did not start, or did not stop; the end of its log says more."""
 
 
-WORKERS: Final = [f"--workers={number}" for number in os.environ.get("TWINBUS_TEST_WORKERS", "").split()]
+WORKER_OPTIONS: Final = [f"--workers={number}" for number in os.environ.get("TWINBUS_TEST_WORKERS", "").split()]
 """So many processes for each server of a run: what holds for one holds for several."""
 
 
-class Served:
+class ServerProcess:
     """One namespace, in life after life on the same ports."""
 
     log_options: Sequence[str] = ("--log-level=debug",)
@@ -75,7 +75,7 @@ class Served:
         options: Sequence[str] = (),
         name: str | None = "contoso",
         environment: Mapping[str, str] | None = None,
-        before: Sequence[str] = (),
+        launcher: Sequence[str] = (),
         host: str | None = None,
     ) -> None:
         """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it.
@@ -83,7 +83,7 @@ class Served:
         `before` is a command that runs the server, such as `prlimit --nofile=700`. On a `host` that it shares with
         others (default: an address of its own) the server takes free ports at every start, and is killed as a group.
         """
-        self.host = host or _own_address()
+        self.host = host or _next_loopback_address()
         self._has_own_address = host is None
         self._ready_file = folder / "ready.json"
         self._log = folder / "server.log"
@@ -92,10 +92,10 @@ class Served:
         """Of the next start."""
         self.environment = environment
         """Of the next start, too."""
-        self._before = before
+        self._launcher = launcher
         self._ports = {"amqp": 0, "amqps": AMQPS_PORT if self._has_own_address else 0, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
-        self._log_was_read = 0
+        self._log_read_offset = 0
         self._ready: dict[str, Any] = {}
 
     # --- how to reach it ----------------------------------------------------------------------------------------------
@@ -163,37 +163,37 @@ class Served:
 
     # --- its queues ---------------------------------------------------------------------------------------------------
 
-    def make_queue(self, **elements: str) -> str:
+    def create_queue(self, **elements: str) -> str:
         """A new queue, described by elements of ATOM; its name, which no other has."""
         name = f"queue-{os.getpid()}-{next(_numbers)}"
         content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
-        self.ask("PUT", name, ATOM.format(content), expected=201)
+        self.request("PUT", name, QUEUE_ENTRY.format(content), expected=201)
         return name
 
-    def put(self, path: str, description: str) -> None:
+    def create_entity(self, path: str, description: str) -> None:
         """A new entity of a kind of description, as a plain create makes it."""
-        self.ask("PUT", path, ATOM.format("").replace("QueueDescription", description), expected=201)
+        self.request("PUT", path, QUEUE_ENTRY.format("").replace("QueueDescription", description), expected=201)
 
     def update_queue(self, name: str, **elements: str) -> None:
         """Describe a queue anew: what is not said is as a plain create makes it."""
         content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
-        self.ask("PUT", name, ATOM.format(content), expected=200, headers={"If-Match": "*"})
+        self.request("PUT", name, QUEUE_ENTRY.format(content), expected=200, headers={"If-Match": "*"})
 
-    def make_queue_with_key(self, name: str, key_name: str) -> None:
+    def create_queue_with_key(self, name: str, key_name: str) -> None:
         """Create a queue that has a key of its own, with the right Send."""
         key = base64.b64encode(os.urandom(32)).decode()
-        self.ask("PUT", name, ATOM.format(KEY_RULE.format(name=key_name, key=key)), expected=201)
+        self.request("PUT", name, QUEUE_ENTRY.format(AUTHORIZATION_RULE.format(name=key_name, key=key)), expected=201)
 
     def delete_queue(self, name: str) -> None:
-        self.ask("DELETE", name, expected=200)
+        self.request("DELETE", name, expected=200)
 
-    def counts(self, name: str) -> tuple[int, int]:
+    def message_counts(self, name: str) -> tuple[int, int]:
         """Messages in a queue and in its dead-letter queue."""
-        text = self.ask("GET", name, expected=200)
+        text = self.request("GET", name, expected=200)
         found = {kind: int(count) for kind, count in re.findall(r"(\w+)MessageCount>(\d+)</", text)}
         return found["Active"], found["DeadLetter"]
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -202,7 +202,7 @@ class Served:
         expected: int,
         headers: dict[str, str] | None = None,
     ) -> str:
-        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=TIMEOUT_S)
         shown = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"} | (headers or {})
         try:
             connection.request(method, f"/{path}?api-version=2021-05", body, shown)
@@ -224,13 +224,13 @@ class Served:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *self._before,
+                    *self._launcher,
                     sys.executable,
                     *command,
                     f"--ready-file={self._ready_file}",
                     "--min-free=0",
                     *self.log_options,
-                    *(WORKERS if self._has_own_address else ()),
+                    *(WORKER_OPTIONS if self._has_own_address else ()),
                     *self.options,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -245,22 +245,22 @@ class Served:
             self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready_file.exists():
             if process.poll() is not None:
                 raise ServerFailed(f"it ended with {process.returncode} instead of serving\n{self.log}")
             if time.monotonic() > deadline:
-                raise ServerFailed(f"it does not serve after {START_S:.0f} s\n{self.log}")
-            time.sleep(LOOK_EVERY_S)
+                raise ServerFailed(f"it does not serve after {START_TIMEOUT_S:.0f} s\n{self.log}")
+            time.sleep(POLL_INTERVAL_S)
 
-    def stop(self, patience_s: float = STOP_S) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM: a clean stop, with exit code 0, and without its ready file."""
         assert self._process is not None, "it does not run"
         self._process.send_signal(signal.SIGTERM)
         try:
-            status = self._process.wait(patience_s)
+            status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise ServerFailed(f"it has not stopped {patience_s:.0f} s after SIGTERM\n{self.log}") from None
+            raise ServerFailed(f"it has not stopped {timeout_s:.0f} s after SIGTERM\n{self.log}") from None
         self._process = None
         if status != 0:
             raise ServerFailed(f"its clean stop ended with {status}\n{self.log}")
@@ -274,7 +274,7 @@ class Served:
             else:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(STOP_S)
+            self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
     def pause(self) -> None:
@@ -300,7 +300,7 @@ class Served:
     def check_log(self) -> str:
         """What was logged since this was last asked: no failure of the server itself, and nothing that is secret."""
         text = self.log
-        fresh, self._log_was_read = text[self._log_was_read :], len(text)
+        fresh, self._log_read_offset = text[self._log_read_offset :], len(text)
         assert "Traceback" not in fresh, fresh
         assert self.key not in fresh, "the log holds the key"
         assert not _SIGNATURE.search(fresh), "the log holds a signature"
@@ -308,9 +308,11 @@ class Served:
 
 
 @contextmanager
-def started(folder: Path, *options: str, name: str | None = "contoso", before: Sequence[str] = ()) -> Iterator[Served]:
+def run_server(
+    folder: Path, *options: str, name: str | None = "contoso", launcher: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
     """A server from its start to its clean stop."""
-    server = Served(folder, options=options, name=name, before=before)
+    server = ServerProcess(folder, options=options, name=name, launcher=launcher)
     try:
         server.start()
         yield server
@@ -320,15 +322,15 @@ def started(folder: Path, *options: str, name: str | None = "contoso", before: S
         server.kill()
 
 
-def wait_until(happened: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:
     """Look again and again whether something has happened."""
-    deadline = time.monotonic() + patience_s
-    while not happened():
-        assert time.monotonic() < deadline, f"it has not happened within {patience_s:g} s"
-        time.sleep(LOOK_EVERY_S)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"it has not happened within {timeout_s:g} s"
+        time.sleep(POLL_INTERVAL_S)
 
 
-def _own_address() -> str:
+def _next_loopback_address() -> str:
     """A loopback address that no other server of these tests has, and none that an earlier process has left."""
     own = os.getpid() % 65_536
     found = (f"127.{number}.{own >> 8}.{own & 255 or 1}" for number in _addresses)

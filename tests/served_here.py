@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import uvloop
 
-from tests.served import Served
+from tests.served import ServerProcess
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.keys import KeyRing
 from twinbus.server.settings import ServeSettings
-from twinbus.server.single import Server
+from twinbus.server.single import SingleProcessServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace
     from twinbus.server.keys import Key
 
-START_S = 40.0
+START_TIMEOUT_S = 40.0
 
 
-class ServedHere(Served):
+class InProcessServer(ServerProcess):
     """The same to its clients; its process is ours."""
 
     namespace: Namespace
@@ -45,7 +45,7 @@ class ServedHere(Served):
         self._stopping = asyncio.Event()
         with DataDirectory(settings.data) as data:
             async with contextlib.AsyncExitStack() as stack:
-                server = Server(settings, data)
+                server = SingleProcessServer(settings, data)
                 if keys:
                     server._keys = KeyRing(keys)  # noqa: SLF001  # keys other than the root key come later
                 ready = await server.start(stack)
@@ -55,14 +55,14 @@ class ServedHere(Served):
                 started.set()
                 await self._stopping.wait()
 
-    def stop_here(self) -> None:
+    def stop_in_process(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
 
 
 @contextlib.contextmanager
-def serving_here(folder: Path, *, keys: Sequence[Key] = (), **settings: Any) -> Iterator[ServedHere]:  # noqa: ANN401
+def run_server_in_process(folder: Path, *, keys: Sequence[Key] = (), **settings: Any) -> Iterator[InProcessServer]:  # noqa: ANN401
     """From its start to its stop."""
-    server, started = ServedHere(folder), threading.Event()
+    server, started = InProcessServer(folder), threading.Event()
     chosen = ServeSettings(
         name="contoso",
         data=folder / "data",
@@ -73,8 +73,8 @@ def serving_here(folder: Path, *, keys: Sequence[Key] = (), **settings: Any) -> 
     thread = threading.Thread(target=server.serve, args=(chosen, keys, started))
     thread.start()
     try:
-        assert started.wait(START_S), "it does not serve"
+        assert started.wait(START_TIMEOUT_S), "it does not serve"
         yield server
     finally:
-        server.stop_here()
-        thread.join(START_S)
+        server.stop_in_process()
+        thread.join(START_TIMEOUT_S)

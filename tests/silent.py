@@ -6,29 +6,29 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from tests.served import AMQPS_PORT, PATIENCE_S
+from tests.served import AMQPS_PORT, TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @contextlib.contextmanager
-def silent(server: Served, count: int) -> Iterator[list[socket.socket]]:
+def open_silent_connections(server: ServerProcess, count: int) -> Iterator[list[socket.socket]]:
     """Connections to all four ports on which nothing is said."""
     ports = (server.amqp_port, AMQPS_PORT, server.http_port, server.https_port)
     with contextlib.ExitStack() as stack:
         sockets = []
         for number in range(count):
             sock = stack.enter_context(socket.socket())
-            sock.settimeout(PATIENCE_S)
+            sock.settimeout(TIMEOUT_S)
             sock.connect((server.host, ports[number % len(ports)]))
             sockets.append(sock)
         yield sockets
 
 
-def still_open(sockets: Sequence[socket.socket]) -> int:
+def count_open(sockets: Sequence[socket.socket]) -> int:
     count = 0
     for sock in sockets:
         sock.settimeout(0)

@@ -32,7 +32,7 @@ def small_disk(directory: Path, mebibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", directory], check=True)  # also if a killed process has files open
 
 
-def fill(directory: Path, *, leave_mebibytes: int) -> Path:
+def fill_disk(directory: Path, *, leave_mebibytes: int) -> Path:
     """Write a file until only so much is left on the disk; the file."""
     file = directory / "filler"
     status = os.statvfs(directory)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from twinbus.client.pairing.withholding import OPERATION
+from twinbus.client.pairing.withholding import WITHHOLD_OPERATION
 from twinbus.server.management import OPERATIONS
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def without_withholding() -> Iterator[None]:
     """Let the servers of this process not know the operation."""
-    known = OPERATIONS.pop(OPERATION)
+    known = OPERATIONS.pop(WITHHOLD_OPERATION)
     try:
         yield
     finally:
-        OPERATIONS[OPERATION] = known
+        OPERATIONS[WITHHOLD_OPERATION] = known
 
 
 WITHHELD: Final = "active"
@@ -29,7 +29,7 @@ DEFERRED: Final = "deferred"
 
 
 @pytest.fixture(params=[WITHHELD, DEFERRED])
-def waiting(request: pytest.FixtureRequest) -> Iterator[str]:
+def waiting_state(request: pytest.FixtureRequest) -> Iterator[str]:
     """The state of messages that wait for their destination, on a server that can withhold them, and on another."""
     with contextlib.nullcontext() if request.param == WITHHELD else without_withholding():
         yield request.param

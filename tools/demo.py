@@ -81,7 +81,7 @@ class Namespace:
             self._process.wait()
 
 
-class Tally:
+class SendStatistics:
     """What the senders saw."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Tally:
         self.longest_s = 0.0
         self.events: Counter[EventKind] = Counter()
 
-    def hear(self, event: PairingEvent) -> None:
+    def on_event(self, event: PairingEvent) -> None:
         """Count what happened."""
         self.events[event.kind] += event.count
 
@@ -113,7 +113,7 @@ async def paired(primary: Namespace, secondary: Namespace, journals: Path) -> As
             yield pairing
 
 
-async def send(pairing: Pairing, number: int, tally: Tally, stop: asyncio.Event) -> None:
+async def send(pairing: Pairing, number: int, tally: SendStatistics, stop: asyncio.Event) -> None:
     """Send at a steady rate, one message after the other."""
     orders = pairing.primary.create_queue_client("orders")
     count = 0
@@ -171,8 +171,8 @@ async def outage(
 ) -> bool:
     """Before, during and after."""
     primary, secondary = namespaces
-    tally, stop = Tally(), asyncio.Event()
-    pairing.on_event(tally.hear)
+    tally, stop = SendStatistics(), asyncio.Event()
+    pairing.on_event(tally.on_event)
     senders = [asyncio.ensure_future(send(pairing, number, tally, stop)) for number in range(SENDERS)]
     console.print(f"[bold]2[/] {SENDERS} senders, {SENDERS * RATE} messages a second")
     await asyncio.sleep(seconds)
@@ -231,7 +231,7 @@ async def command(name: str, words: list[str], shown: str, console: Console, *, 
     return process.returncode == 0
 
 
-def summary(tally: Tally, received: Counter[str], console: Console) -> bool:
+def summary(tally: SendStatistics, received: Counter[str], console: Console) -> bool:
     """What came of it."""
     lost = tally.sent - received.keys()
     twice = sum(count - 1 for count in received.values())

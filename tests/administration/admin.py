@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
     Ask: TypeAlias = Callable[..., object]
     """Some call of a client."""
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 CLIENTS: dict[str, Any] = {"sync": SyncClient, "aio": AioClient}
 
 
-class Admin:
+class AdministrationClient:
     """One client."""
 
-    def __init__(self, kind: str, server: Served, connection_string: str | None = None, **options: Any) -> None:  # noqa: ANN401  # the SDK's
+    def __init__(self, kind: str, server: ServerProcess, connection_string: str | None = None, **options: Any) -> None:  # noqa: ANN401  # the SDK's
         """With the root key, unless a connection string says otherwise; over https, the certificate checked."""
         self.kind = kind
         self.server = server

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.administration.admin import CLIENTS, Admin
+from tests.administration.admin import CLIENTS, AdministrationClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.fixture(params=CLIENTS)
-def admin(request: pytest.FixtureRequest, server: Served) -> Iterator[Admin]:
-    admin = Admin(request.param, server)
+def admin(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[AdministrationClient]:
+    admin = AdministrationClient(request.param, server)
     yield admin
     admin.end()
 
 
 @pytest.fixture
-def topic(admin: Admin, name: str) -> str:
+def topic(admin: AdministrationClient, name: str) -> str:
     """A topic of the test's own."""
     admin.create_topic(name)
     return name

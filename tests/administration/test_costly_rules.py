@@ -11,14 +11,14 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import AuthorizationRule
 
-from tests.administration.admin import Admin
+from tests.administration.admin import AdministrationClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SECRET = "a-secret-of-the-listener-and-of-the-sender="
 LIKES = " OR ".join(["t LIKE '%_b%'"] * 56)
@@ -31,8 +31,8 @@ MOST_S = 1.5
 
 
 @pytest.fixture
-def topic(server: Served, name: str) -> Iterator[str]:
-    admin = Admin("sync", server)
+def topic(server: ServerProcess, name: str) -> Iterator[str]:
+    admin = AdministrationClient("sync", server)
     rights = {"listener": ["Listen"], "sender": ["Send"]}
     keys = [
         AuthorizationRule(key_name=key, rights=list(wanted), primary_key=SECRET, secondary_key=SECRET)
@@ -45,7 +45,7 @@ def topic(server: Served, name: str) -> Iterator[str]:
     admin.end()
 
 
-def client(server: Served, key: str, path: str) -> ServiceBusClient:
+def client(server: ServerProcess, key: str, path: str) -> ServiceBusClient:
     endpoint = server.connection_string.split(";")[0]
     development = ";UseDevelopmentEmulator=true" if "UseDevelopmentEmulator" in server.connection_string else ""
     return ServiceBusClient.from_connection_string(
@@ -74,7 +74,7 @@ def send_until(stopped: threading.Event, sender: ServiceBusSender) -> list[float
     return waits
 
 
-def test_rules_that_a_listener_adds_do_not_keep_others_waiting(server: Served, topic: str) -> None:
+def test_rules_that_a_listener_adds_do_not_keep_others_waiting(server: ServerProcess, topic: str) -> None:
     stopped, waits = threading.Event(), list[float]()
     with (
         client(server, "listener", topic) as listening,
@@ -103,7 +103,7 @@ def test_rules_that_a_listener_adds_do_not_keep_others_waiting(server: Served, t
     assert [message.application_properties[b"n"] for message in found] == [0, 1, 2]  # type: ignore[index]
 
 
-def test_a_listener_cannot_add_a_rule_that_costs_too_much(server: Served, topic: str) -> None:
+def test_a_listener_cannot_add_a_rule_that_costs_too_much(server: ServerProcess, topic: str) -> None:
     with (
         client(server, "listener", topic) as listening,
         listening.get_subscription_receiver(topic, "s") as receiver,

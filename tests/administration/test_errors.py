@@ -13,14 +13,14 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
-from tests.administration.admin import Admin
+from tests.administration.admin import AdministrationClient
 
 if TYPE_CHECKING:
     from tests.administration.admin import Ask
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-def test_a_name_is_taken_in_every_spelling_by_queues_and_topics_alike(admin: Admin, topic: str) -> None:
+def test_a_name_is_taken_in_every_spelling_by_queues_and_topics_alike(admin: AdministrationClient, topic: str) -> None:
     admin.create_subscription(topic, "all")
     creates: list[Ask] = [
         lambda: admin.create_topic(topic.upper()),
@@ -32,7 +32,7 @@ def test_a_name_is_taken_in_every_spelling_by_queues_and_topics_alike(admin: Adm
             create()
 
 
-def test_what_is_missing(admin: Admin, topic: str) -> None:
+def test_what_is_missing(admin: AdministrationClient, topic: str) -> None:
     admin.create_queue(f"{topic}-queue")
     admin.create_subscription(topic, "all")
     asks: list[Ask] = [
@@ -57,7 +57,7 @@ def test_what_is_missing(admin: Admin, topic: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["-x", "a b", "x" * 261, "a%2Fb", "a/Subscriptions/b"])
-def test_a_name_that_cannot_be(admin: Admin, bad: str) -> None:
+def test_a_name_that_cannot_be(admin: AdministrationClient, bad: str) -> None:
     for create in (admin.create_queue, admin.create_topic):
         with pytest.raises(HttpResponseError) as caught:
             create(bad)
@@ -65,14 +65,14 @@ def test_a_name_that_cannot_be(admin: Admin, bad: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["-x", "a b", "x" * 51, "a/b", "$x"])
-def test_a_name_that_no_subscription_can_have(admin: Admin, topic: str, bad: str) -> None:
+def test_a_name_that_no_subscription_can_have(admin: AdministrationClient, topic: str, bad: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         admin.create_subscription(topic, bad)
     assert caught.value.status_code == 400
     assert admin.list_subscriptions(topic) == []
 
 
-def test_no_name_is_an_error_always(admin: Admin, topic: str) -> None:
+def test_no_name_is_an_error_always(admin: AdministrationClient, topic: str) -> None:
     creates: list[Ask] = [
         lambda: admin.create_queue(""),
         lambda: admin.create_topic(""),
@@ -97,7 +97,7 @@ def test_no_name_is_an_error_always(admin: Admin, topic: str) -> None:
     ],
 )
 def test_a_value_that_cannot_be_is_told_with_its_element(
-    admin: Admin, topic: str, option: dict[str, object], told: str
+    admin: AdministrationClient, topic: str, option: dict[str, object], told: str
 ) -> None:
     creates: list[Ask] = [
         lambda: admin.create_queue(f"{topic}-queue", **option),
@@ -109,9 +109,9 @@ def test_a_value_that_cannot_be_is_told_with_its_element(
         assert caught.value.status_code == 400
 
 
-def test_a_stranger_may_not_even_look(server: Served, topic: str) -> None:
+def test_a_stranger_may_not_even_look(server: ServerProcess, topic: str) -> None:
     stranger = server.admin_connection_string.replace(server.key, "c2VjcmV0")
-    with_no_key = Admin("sync", server, stranger)
+    with_no_key = AdministrationClient("sync", server, stranger)
     asks: list[Ask] = [
         lambda: with_no_key.get_topic(topic),
         with_no_key.list_queues,

@@ -11,16 +11,16 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from azure.servicebus.management import AuthorizationRule
 
-from tests.administration.admin import Admin
-from tests.plain.raw import Raw, Refused, raw
-from tests.served import PATIENCE_S
+from tests.administration.admin import AdministrationClient
+from tests.plain.raw import LinkRefused, RawClient, connect_raw
+from tests.served import TIMEOUT_S
 from twinbus.amqp.message import data
 from twinbus.amqp.sasl import Credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 REFUSED = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
@@ -41,8 +41,8 @@ def rules(seed: str) -> list[AuthorizationRule]:
 
 
 @pytest.fixture
-def admin(server: Served) -> Iterator[Admin]:
-    admin = Admin("sync", server)
+def admin(server: ServerProcess) -> Iterator[AdministrationClient]:
+    admin = AdministrationClient("sync", server)
     yield admin
     assert "-sender-" not in server.log
     assert "-boss-" not in server.log
@@ -50,13 +50,13 @@ def admin(server: Served) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def queue(admin: Admin, name: str) -> str:
+def queue(admin: AdministrationClient, name: str) -> str:
     admin.create_queue(name, authorization_rules=rules(name))
     return name
 
 
 @contextmanager
-def client_with(server: Served, name: str, secret: str, entity: str) -> Iterator[ServiceBusClient]:
+def client_with(server: ServerProcess, name: str, secret: str, entity: str) -> Iterator[ServiceBusClient]:
     endpoint = server.connection_string.split(";", 1)[0]
     key = f"SharedAccessKeyName={name};SharedAccessKey={secret};EntityPath={entity}"
     text = f"{endpoint};{key};UseDevelopmentEmulator=true"
@@ -64,14 +64,14 @@ def client_with(server: Served, name: str, secret: str, entity: str) -> Iterator
         yield client
 
 
-async def put_token(client: Raw, server: Served, name: str, secret: str, path: str) -> object:
+async def put_token(client: RawClient, server: ServerProcess, name: str, secret: str, path: str) -> object:
     properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
-    answer = await client.ask("$cbs", properties, server.token(path, key=secret, key_name=name))
+    answer = await client.request_status("$cbs", properties, server.token(path, key=secret, key_name=name))
     return answer["status-code"]
 
 
-def ask(server: Served, method: str, path: str, token: str, body: str | None = None) -> int:
-    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
+def ask(server: ServerProcess, method: str, path: str, token: str, body: str | None = None) -> int:
+    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
     try:
         connection.request(method, f"/{path}", body, {"Authorization": token})
         answer = connection.getresponse()
@@ -86,7 +86,7 @@ def ask(server: Served, method: str, path: str, token: str, body: str | None = N
 
 @pytest.mark.parametrize("secret", [1, 2])
 def test_who_has_the_key_of_a_sender_may_send_there_and_nothing_else(
-    admin: Admin, server: Served, queue: str, secret: int
+    admin: AdministrationClient, server: ServerProcess, queue: str, secret: int
 ) -> None:
     other = f"{queue}-other"
     below = f"{queue}/below"
@@ -104,11 +104,13 @@ def test_who_has_the_key_of_a_sender_may_send_there_and_nothing_else(
             client.get_queue_sender(elsewhere) as sender,
         ):
             sender.send_messages(ServiceBusMessage("x"))
-    assert server.counts(queue) == (1, 0)
-    assert server.counts(other) == server.counts(below) == (0, 0)
+    assert server.message_counts(queue) == (1, 0)
+    assert server.message_counts(other) == server.message_counts(below) == (0, 0)
 
 
-def test_the_key_of_a_topic_is_good_for_its_subscriptions(admin: Admin, server: Served, name: str) -> None:
+def test_the_key_of_a_topic_is_good_for_its_subscriptions(
+    admin: AdministrationClient, server: ServerProcess, name: str
+) -> None:
     admin.create_topic(name, authorization_rules=rules(name))
     admin.create_subscription(name, "all")
     with (
@@ -128,34 +130,38 @@ def test_the_key_of_a_topic_is_good_for_its_subscriptions(admin: Admin, server: 
 # --- on a connection --------------------------------------------------------------------------------------------------
 
 
-async def test_a_token_is_for_the_entity_of_the_key_whatever_it_says(server: Served, admin: Admin, queue: str) -> None:
+async def test_a_token_is_for_the_entity_of_the_key_whatever_it_says(
+    server: ServerProcess, admin: AdministrationClient, queue: str
+) -> None:
     admin.create_queue(f"{queue}/below")
-    async with raw(server, Credentials.anonymous()) as client:
+    async with connect_raw(server, Credentials.anonymous()) as client:
         for path in ("", f"{queue}/below", f"{queue}2", "$cbs"):
             assert await put_token(client, server, "boss", f"{queue}-boss-secret-1", path) == 401
         assert await put_token(client, server, "sender", f"{queue}-boss-secret-1", queue) == 401
         assert await put_token(client, server, "boss", f"{queue}-boss-secret-1", queue) == 202
         await client.attach_sender(queue.upper())
         await client.attach_receiver(f"{queue}/$DeadLetterQueue")
-        with pytest.raises(Refused, match=UNAUTHORIZED):
+        with pytest.raises(LinkRefused, match=UNAUTHORIZED):
             await client.attach_sender(f"{queue}/below")
 
 
 async def test_a_key_that_is_shown_itself_is_good_for_its_entity_alone(
-    server: Served, admin: Admin, queue: str
+    server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     admin.create_queue(f"{queue}-other")
-    async with raw(server, Credentials.plain("sender", f"{queue}-sender-secret-2")) as client:
+    async with connect_raw(server, Credentials.plain("sender", f"{queue}-sender-secret-2")) as client:
         assert await client.send(await client.attach_sender(queue), data(b"x")) is None
         for attach in (client.attach_receiver(queue), client.attach_sender(f"{queue}-other")):
-            with pytest.raises(Refused, match=UNAUTHORIZED):
+            with pytest.raises(LinkRefused, match=UNAUTHORIZED):
                 await attach
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_key_that_several_entities_have_is_good_for_each(server: Served, admin: Admin, queue: str) -> None:
+async def test_a_key_that_several_entities_have_is_good_for_each(
+    server: ServerProcess, admin: AdministrationClient, queue: str
+) -> None:
     admin.create_queue(f"{queue}-twin", authorization_rules=rules(queue))
-    async with raw(server, Credentials.plain("sender", f"{queue}-sender-secret-1")) as client:
+    async with connect_raw(server, Credentials.plain("sender", f"{queue}-sender-secret-1")) as client:
         for path in (queue, f"{queue}-twin"):
             assert await client.send(await client.attach_sender(path), data(b"x")) is None
 
@@ -163,11 +169,11 @@ async def test_a_key_that_several_entities_have_is_good_for_each(server: Served,
 @pytest.mark.parametrize("way", ["token", "password"])
 @pytest.mark.parametrize("change", ["other secret", "other rights", "deleted", "entity deleted"])
 async def test_a_rule_that_was_changed_stops_working(
-    server: Served, admin: Admin, queue: str, way: str, change: str
+    server: ServerProcess, admin: AdministrationClient, queue: str, way: str, change: str
 ) -> None:
     secret = f"{queue}-sender-secret-1"
     credentials = Credentials.plain("sender", secret) if way == "password" else Credentials.anonymous()
-    async with raw(server, credentials) as client:
+    async with connect_raw(server, credentials) as client:
         if way == "token":
             assert await put_token(client, server, "sender", secret, queue) == 202
         link = await client.attach_sender(queue)
@@ -183,8 +189,8 @@ async def test_a_rule_that_was_changed_stops_working(
             admin.delete_queue(queue)
             admin.create_queue(queue)
         else:
-            assert await client.detached(link) == UNAUTHORIZED
-        with pytest.raises(Refused, match=UNAUTHORIZED):
+            assert await client.detach_condition(link) == UNAUTHORIZED
+        with pytest.raises(LinkRefused, match=UNAUTHORIZED):
             await client.attach_sender(queue)
         if change == "other rights":
             await client.attach_receiver(queue)
@@ -193,9 +199,9 @@ async def test_a_rule_that_was_changed_stops_working(
 
 
 async def test_who_used_the_second_secret_does_not_notice_that_the_first_is_changed(
-    server: Served, admin: Admin, queue: str
+    server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
-    async with raw(server, Credentials.anonymous()) as client:
+    async with connect_raw(server, Credentials.anonymous()) as client:
         assert await put_token(client, server, "sender", f"{queue}-sender-secret-2", queue) == 202
         properties = admin.get_queue(queue)
         properties.authorization_rules[0].primary_key = "bmV3LXNlY3JldC1uZXc"
@@ -206,7 +212,7 @@ async def test_who_used_the_second_secret_does_not_notice_that_the_first_is_chan
 # --- over HTTP --------------------------------------------------------------------------------------------------------
 
 
-def test_over_http_too(server: Served, admin: Admin, name: str) -> None:
+def test_over_http_too(server: ServerProcess, admin: AdministrationClient, name: str) -> None:
     admin.create_topic(name, authorization_rules=rules(name))
     admin.create_topic(f"{name}/below", authorization_rules=rules("below"))
     admin.create_subscription(name, "all")
@@ -225,7 +231,7 @@ def test_over_http_too(server: Served, admin: Admin, name: str) -> None:
     assert ask(server, "GET", name, boss) == 401, "the key is gone with its topic"
 
 
-def test_keys_are_good_after_a_restart(server: Served, admin: Admin, queue: str) -> None:
+def test_keys_are_good_after_a_restart(server: ServerProcess, admin: AdministrationClient, queue: str) -> None:
     server.stop()
     server.start()
     boss = server.token(queue, key=f"{queue}-boss-secret-1", key_name="boss")

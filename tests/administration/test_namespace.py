@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from azure.servicebus.management import ApiVersion
 
-from tests.administration.admin import Admin
+from tests.administration.admin import AdministrationClient
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-def test_the_namespace_tells_its_name_and_its_age(admin: Admin) -> None:
+def test_the_namespace_tells_its_name_and_its_age(admin: AdministrationClient) -> None:
     found = admin.get_namespace_properties()
     assert (found.name, found.messaging_sku, found.namespace_type) == ("contoso", "Standard", "Messaging")
     assert (found.alias, found.messaging_units) == (None, None)
@@ -21,9 +21,9 @@ def test_the_namespace_tells_its_name_and_its_age(admin: Admin) -> None:
     assert found.modified_at_utc == found.created_at_utc
 
 
-def test_every_api_version_of_the_sdk_is_served(server: Served, name: str) -> None:
+def test_every_api_version_of_the_sdk_is_served(server: ServerProcess, name: str) -> None:
     for version in ApiVersion:
-        admin = Admin("sync", server, api_version=version)
+        admin = AdministrationClient("sync", server, api_version=version)
         topic = f"{name}-{version.value}"
         assert admin.create_topic(topic, enable_partitioning=True).enable_partitioning is True
         admin.create_subscription(topic, "all")

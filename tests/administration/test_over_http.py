@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.letters import entry, rule
-from tests.served import PATIENCE_S
+from tests.http.letters import atom_entry, rule_entry
+from tests.served import TIMEOUT_S
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "management-http.md"
 SOURCES = Path(__file__).parents[2] / "src"
@@ -27,16 +27,16 @@ SOURCES = Path(__file__).parents[2] / "src"
 class Caller:
     """Makes requests, each with a token for the very address that it asks for, as the JavaScript SDK does."""
 
-    def __init__(self, server: Served, scheme: str) -> None:
+    def __init__(self, server: ServerProcess, scheme: str) -> None:
         self._server = server
         if scheme == "https":
             trust = ssl.create_default_context(cafile=server.ca_file)
             port = int(server.admin_connection_string.split("/")[2].partition(";")[0].rpartition(":")[2])
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                server.host, port, timeout=PATIENCE_S, context=trust
+                server.host, port, timeout=TIMEOUT_S, context=trust
             )
         else:
-            self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
+            self._connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
 
     def ask(self, method: str, address: str, body: str | None = None, **headers: str) -> tuple[int, str]:
         token = self._server.token(address.replace("%2F", "/").lower())
@@ -50,15 +50,15 @@ class Caller:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_all_is_served_with_and_without_tls(server: Served, name: str, scheme: str) -> None:
+def test_all_is_served_with_and_without_tls(server: ServerProcess, name: str, scheme: str) -> None:
     caller = Caller(server, scheme)
     query = "?api-version=2021-05"
     topic, subscription = f"{name}%2Fnews", f"{name}%2Fnews/Subscriptions/all"
     for address, body in (
-        (f"{name}/queue", entry("QueueDescription")),
-        (topic, entry("TopicDescription")),
-        (subscription, entry("SubscriptionDescription")),
-        (f"{subscription}/Rules/one", rule("")),
+        (f"{name}/queue", atom_entry("QueueDescription")),
+        (topic, atom_entry("TopicDescription")),
+        (subscription, atom_entry("SubscriptionDescription")),
+        (f"{subscription}/Rules/one", rule_entry("")),
     ):
         for status, condition in ((201, {}), (409, {}), (200, {"If_Match": "*"})):
             answered, text = caller.ask("PUT", address + query, body, **condition)
@@ -79,21 +79,23 @@ def test_all_is_served_with_and_without_tls(server: Served, name: str, scheme: s
     for address in (f"{name}/queue", f"{subscription}/Rules/one", subscription, topic):
         assert caller.ask("DELETE", address + query) == (200, "")
         assert caller.ask("GET", address + query)[0] == 404
-        assert caller.ask("PUT", address + query, entry("Nothing"), If_Match="*")[0] in (400, 404)
+        assert caller.ask("PUT", address + query, atom_entry("Nothing"), If_Match="*")[0] in (400, 404)
         assert caller.ask("DELETE", address + query)[0] == 404
     caller.close()
 
 
-def test_a_subscription_brings_its_rule(server: Served, name: str) -> None:
+def test_a_subscription_brings_its_rule(server: ServerProcess, name: str) -> None:
     caller = Caller(server, "http")
-    assert caller.ask("PUT", name, entry("TopicDescription"))[0] == 201
+    assert caller.ask("PUT", name, atom_entry("TopicDescription"))[0] == 201
     sql = '<Filter i:type="SqlFilter"><SqlExpression>{}</SqlExpression></Filter>'
     wanted = f"<DefaultRuleDescription>{sql}<Name>mine</Name></DefaultRuleDescription>"
-    status, text = caller.ask("PUT", f"{name}/subscriptions/a", entry("SubscriptionDescription", wanted.format("a = ")))
+    status, text = caller.ask(
+        "PUT", f"{name}/subscriptions/a", atom_entry("SubscriptionDescription", wanted.format("a = "))
+    )
     assert status == 400
     assert "the filter is wrong at line 1, column 5" in text
     assert caller.ask("GET", f"{name}/subscriptions/a")[0] == 404
-    body = entry("SubscriptionDescription", wanted.format("a = 1"))
+    body = atom_entry("SubscriptionDescription", wanted.format("a = 1"))
     assert caller.ask("PUT", f"{name}/subscriptions/a", body)[0] == 201
     _, text = caller.ask("GET", f"{name}/subscriptions/a/rules")
     assert re.findall('<title type="text">([^<]*)</title><published>', text) == ["mine"]
@@ -102,7 +104,7 @@ def test_a_subscription_brings_its_rule(server: Served, name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-def test_the_examples_of_the_page_are_true(server: Served) -> None:
+def test_the_examples_of_the_page_are_true(server: ServerProcess) -> None:
     [example] = re.findall("```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -119,5 +121,5 @@ def test_the_examples_of_the_page_are_true(server: Served) -> None:
     assert "<MaxDeliveryCount>7</MaxDeliveryCount>" in ran.stdout
     assert "<SqlExpression>priority &gt; 5</SqlExpression>" in ran.stdout
     assert re.search("<KeyName>reporter</KeyName><PrimaryKey>[^<]{44}</PrimaryKey>", ran.stdout)
-    server.ask("GET", "orders", expected=404)
-    server.ask("DELETE", "news", expected=200)
+    server.request("GET", "orders", expected=404)
+    server.request("DELETE", "news", expected=200)

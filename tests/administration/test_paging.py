@@ -8,12 +8,12 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin, Ask
+    from tests.administration.admin import AdministrationClient, Ask
 
 SIZES = (1, 2, 5, 7, 8, 100)
 
 
-def test_pages_of_queues_and_topics(admin: Admin, name: str) -> None:
+def test_pages_of_queues_and_topics(admin: AdministrationClient, name: str) -> None:
     queues, topics = ([f"{name}/{kind}{number}" for number in range(7)] for kind in ("queue", "topic"))
     for queue, topic in zip(queues, topics, strict=True):
         admin.create_queue(queue)
@@ -33,7 +33,7 @@ def test_pages_of_queues_and_topics(admin: Admin, name: str) -> None:
         admin.delete_topic(topic)
 
 
-def test_pages_of_subscriptions_and_rules(admin: Admin, topic: str) -> None:
+def test_pages_of_subscriptions_and_rules(admin: AdministrationClient, topic: str) -> None:
     names = [f"s{number}" for number in range(7)]
     for name in names:
         admin.create_subscription(topic, name)
@@ -45,7 +45,7 @@ def test_pages_of_subscriptions_and_rules(admin: Admin, topic: str) -> None:
     assert [one.name for one in admin.list_rules(topic, "s0", start_index=5)] == names[4:]
 
 
-def test_a_page_that_cannot_be_is_refused(admin: Admin, topic: str) -> None:
+def test_a_page_that_cannot_be_is_refused(admin: AdministrationClient, topic: str) -> None:
     admin.create_subscription(topic, "all")
     asks: list[Ask] = [
         admin.list_queues,

@@ -9,10 +9,10 @@ import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.servicebus.management import ApiVersion
 
-from tests.administration.admin import Admin
+from tests.administration.admin import AdministrationClient
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 EVERY_OPTION = {
     "auto_delete_on_idle": dt.timedelta(minutes=7),
@@ -33,7 +33,7 @@ SHOWN = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
 """It is partitioned: each fragment has the size that was asked for."""
 
 
-def test_a_queue_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Admin, name: str) -> None:
+def test_a_queue_that_is_made_is_found_and_listed_until_it_is_deleted(admin: AdministrationClient, name: str) -> None:
     made = admin.create_queue(name)
     assert (made.name, made.status, made.availability_status) == (name, "Active", "Available")
     assert (made.lock_duration, made.max_delivery_count) == (dt.timedelta(minutes=1), 10)
@@ -45,14 +45,14 @@ def test_a_queue_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Adm
         admin.get_queue(name)
 
 
-def test_every_option_comes_back(admin: Admin, name: str) -> None:
+def test_every_option_comes_back(admin: AdministrationClient, name: str) -> None:
     made = admin.create_queue(name, **EVERY_OPTION)
     listed = next(queue for queue in admin.list_queues() if queue.name == name)
     for queue in (made, admin.get_queue(name), listed):
         assert {option: queue[option] for option in SHOWN} == SHOWN
 
 
-def test_targets_of_forwarding_are_addresses_outside(admin: Admin, name: str) -> None:
+def test_targets_of_forwarding_are_addresses_outside(admin: AdministrationClient, name: str) -> None:
     for target in ("audit", "bin"):
         admin.create_queue(f"{name}/{target}")
     made = admin.create_queue(name, forward_to=f"{name}/audit", forward_dead_lettered_messages_to=f"{name}/bin")
@@ -61,7 +61,7 @@ def test_targets_of_forwarding_are_addresses_outside(admin: Admin, name: str) ->
     assert admin.get_queue(name).forward_dead_lettered_messages_to == f"sb://{host}/{name}/bin"
 
 
-def test_a_name_may_have_slashes_and_is_found_in_any_spelling(admin: Admin, name: str) -> None:
+def test_a_name_may_have_slashes_and_is_found_in_any_spelling(admin: AdministrationClient, name: str) -> None:
     admin.create_queue(f"{name}/Some/Orders")
     assert admin.get_queue(f"{name}/some/orders").status == "Active"
     assert f"{name}/Some/Orders" in [queue.name for queue in admin.list_queues()]
@@ -69,9 +69,9 @@ def test_a_name_may_have_slashes_and_is_found_in_any_spelling(admin: Admin, name
     assert f"{name}/Some/Orders" not in [queue.name for queue in admin.list_queues()]
 
 
-def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: Served, name: str) -> None:
+def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: ServerProcess, name: str) -> None:
     for version in ApiVersion:
-        admin = Admin("sync", server, api_version=version)
+        admin = AdministrationClient("sync", server, api_version=version)
         queue = admin.create_queue(f"{name}-{version.value}")
         admin.update_queue(queue, max_delivery_count=3)
         with pytest.raises(HttpResponseError, match="MaxMessageSizeInKilobytes is 1024"):
@@ -83,7 +83,7 @@ def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: 
         admin.end()
 
 
-def test_a_queue_may_forward_to_itself_and_so_may_its_dead_letters(admin: Admin, name: str) -> None:
+def test_a_queue_may_forward_to_itself_and_so_may_its_dead_letters(admin: AdministrationClient, name: str) -> None:
     queue = admin.create_queue(name, requires_session=True)
     admin.update_queue(queue, forward_to=name, forward_dead_lettered_messages_to=name)
     found = admin.get_queue(name)

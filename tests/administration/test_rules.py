@@ -16,7 +16,7 @@ from azure.servicebus.management import (
 )
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin
+    from tests.administration.admin import AdministrationClient
 
 VALUES: dict[str, Any] = {
     "text": "str <1> & 'two'",
@@ -42,13 +42,13 @@ CORRELATED = {
 
 
 @pytest.fixture
-def subscription(admin: Admin, topic: str) -> str:
+def subscription(admin: AdministrationClient, topic: str) -> str:
     admin.create_subscription(topic, "all")
     return "all"
 
 
 def test_a_new_subscription_has_one_rule_that_is_true_for_every_message(
-    admin: Admin, topic: str, subscription: str
+    admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
     [rule] = admin.list_rules(topic, subscription)
     assert rule.name == "$Default"
@@ -59,7 +59,9 @@ def test_a_new_subscription_has_one_rule_that_is_true_for_every_message(
     assert admin.get_rule(topic, subscription, "$Default").name == "$Default"
 
 
-def test_a_filter_in_sql_comes_back_with_its_parameters(admin: Admin, topic: str, subscription: str) -> None:
+def test_a_filter_in_sql_comes_back_with_its_parameters(
+    admin: AdministrationClient, topic: str, subscription: str
+) -> None:
     parameters = {f"@{name}": value for name, value in VALUES.items()}
     expression = " OR ".join(f"priority = {name}" for name in parameters)
     made = admin.create_rule(topic, subscription, "urgent", filter=SqlRuleFilter(expression, parameters))
@@ -71,7 +73,9 @@ def test_a_filter_in_sql_comes_back_with_its_parameters(admin: Admin, topic: str
         assert rule.action is None
 
 
-def test_a_filter_by_correlation_comes_back_with_its_properties(admin: Admin, topic: str, subscription: str) -> None:
+def test_a_filter_by_correlation_comes_back_with_its_properties(
+    admin: AdministrationClient, topic: str, subscription: str
+) -> None:
     wanted = CorrelationRuleFilter(**CORRELATED, properties=VALUES)
     made = admin.create_rule(topic, subscription, "ours", filter=wanted)
     for rule in (made, admin.get_rule(topic, subscription, "ours"), admin.list_rules(topic, subscription)[1]):
@@ -82,13 +86,13 @@ def test_a_filter_by_correlation_comes_back_with_its_properties(admin: Admin, to
 
 @pytest.mark.parametrize("kind", [TrueRuleFilter, FalseRuleFilter])
 def test_a_filter_that_is_always_the_same_stays_of_its_kind(
-    admin: Admin, topic: str, subscription: str, kind: type[Any]
+    admin: AdministrationClient, topic: str, subscription: str, kind: type[Any]
 ) -> None:
     admin.create_rule(topic, subscription, "same", filter=kind())
     assert type(admin.get_rule(topic, subscription, "same").filter) is kind
 
 
-def test_an_action_comes_back_with_its_parameters(admin: Admin, topic: str, subscription: str) -> None:
+def test_an_action_comes_back_with_its_parameters(admin: AdministrationClient, topic: str, subscription: str) -> None:
     action = SqlRuleAction("SET priority = @one; REMOVE old", {"@one": 1})
     admin.create_rule(topic, subscription, "set", action=action)
     rule = admin.get_rule(topic, subscription, "set")
@@ -97,7 +101,9 @@ def test_an_action_comes_back_with_its_parameters(admin: Admin, topic: str, subs
     assert type(rule.filter) is TrueRuleFilter
 
 
-def test_rules_are_listed_in_the_order_of_their_making(admin: Admin, topic: str, subscription: str) -> None:
+def test_rules_are_listed_in_the_order_of_their_making(
+    admin: AdministrationClient, topic: str, subscription: str
+) -> None:
     for name in ("z", "a", "m"):
         admin.create_rule(topic, subscription, name)
     admin.delete_rule(topic, subscription, "A")
@@ -106,7 +112,7 @@ def test_rules_are_listed_in_the_order_of_their_making(admin: Admin, topic: str,
         admin.get_rule(topic, subscription, "a")
 
 
-def test_an_update_puts_another_rule_in_its_place(admin: Admin, topic: str, subscription: str) -> None:
+def test_an_update_puts_another_rule_in_its_place(admin: AdministrationClient, topic: str, subscription: str) -> None:
     made = admin.create_rule(topic, subscription, "one", filter=SqlRuleFilter("a = 1"))
     made.filter = CorrelationRuleFilter(label="x", properties={"n": 1})
     made.action = SqlRuleAction("SET b = 2")
@@ -131,7 +137,7 @@ def test_an_update_puts_another_rule_in_its_place(admin: Admin, topic: str, subs
     ],
 )
 def test_an_expression_that_is_none_is_refused_with_the_place(
-    admin: Admin, topic: str, subscription: str, wanted: SqlRuleFilter, told: str
+    admin: AdministrationClient, topic: str, subscription: str, wanted: SqlRuleFilter, told: str
 ) -> None:
     with pytest.raises(HttpResponseError, match=f"(?s){told}") as caught:
         admin.create_rule(topic, subscription, "bad", filter=wanted)
@@ -142,13 +148,17 @@ def test_an_expression_that_is_none_is_refused_with_the_place(
     assert [rule.name for rule in admin.list_rules(topic, subscription)] == ["$Default"]
 
 
-def test_an_action_that_is_none_is_refused_with_the_place(admin: Admin, topic: str, subscription: str) -> None:
+def test_an_action_that_is_none_is_refused_with_the_place(
+    admin: AdministrationClient, topic: str, subscription: str
+) -> None:
     with pytest.raises(HttpResponseError, match="column 1") as caught:
         admin.create_rule(topic, subscription, "bad", action=SqlRuleAction("JUMP high"))
     assert caught.value.status_code == 400
 
 
-def test_a_name_that_is_taken_or_missing_or_none_at_all(admin: Admin, topic: str, subscription: str) -> None:
+def test_a_name_that_is_taken_or_missing_or_none_at_all(
+    admin: AdministrationClient, topic: str, subscription: str
+) -> None:
     with pytest.raises(ResourceExistsError):
         admin.create_rule(topic, subscription, "$default")
     with pytest.raises(ResourceNotFoundError):

@@ -13,14 +13,14 @@ from azure.servicebus.management import CorrelationRuleFilter, SqlRuleFilter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.administration.admin import Admin, Ask
-    from tests.served import Served
+    from tests.administration.admin import AdministrationClient, Ask
+    from tests.served import ServerProcess
 
 LATER = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
 
 
 @pytest.fixture
-def bus(server: Served) -> Iterator[ServiceBusClient]:
+def bus(server: ServerProcess) -> Iterator[ServiceBusClient]:
     with ServiceBusClient.from_connection_string(server.connection_string) as client:
         yield client
 
@@ -29,7 +29,7 @@ def is_now(time: dt.datetime | None) -> bool:
     return time is not None and abs(dt.datetime.now(dt.UTC) - time) < dt.timedelta(minutes=1)
 
 
-def test_the_counts_of_a_queue(admin: Admin, bus: ServiceBusClient, name: str) -> None:
+def test_the_counts_of_a_queue(admin: AdministrationClient, bus: ServiceBusClient, name: str) -> None:
     admin.create_queue(name)
     with bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(3)])
@@ -47,7 +47,9 @@ def test_the_counts_of_a_queue(admin: Admin, bus: ServiceBusClient, name: str) -
         assert is_now(runtime.accessed_at_utc)
 
 
-def test_the_counts_of_a_topic_and_its_subscriptions(admin: Admin, bus: ServiceBusClient, topic: str) -> None:
+def test_the_counts_of_a_topic_and_its_subscriptions(
+    admin: AdministrationClient, bus: ServiceBusClient, topic: str
+) -> None:
     admin.create_subscription(topic, "all")
     admin.create_subscription(topic, "few")
     admin.delete_rule(topic, "few", "$Default")
@@ -78,7 +80,7 @@ def test_the_counts_of_a_topic_and_its_subscriptions(admin: Admin, bus: ServiceB
     assert is_now(found.accessed_at_utc)
 
 
-def test_nothing_is_told_of_what_is_not_there(admin: Admin, topic: str) -> None:
+def test_nothing_is_told_of_what_is_not_there(admin: AdministrationClient, topic: str) -> None:
     asks: list[Ask] = [
         lambda: admin.get_queue_runtime_properties("missing"),
         lambda: admin.get_topic_runtime_properties("missing"),

@@ -12,7 +12,7 @@ from azure.core.exceptions import HttpResponseError
 from azure.servicebus.management import AuthorizationRule
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin
+    from tests.administration.admin import AdministrationClient
 
 MANAGE: list[Any] = ["Manage", "Send", "Listen"]
 FIRST, SECOND, THIRD = "Zmlyc3Qtc2VjcmV0LQ==", "sixteen-or-more.", "dGhpcmQvc2VjcmV0+_-"
@@ -33,14 +33,14 @@ def rule(name: str, *rights: str, primary: str | None = None, secondary: str | N
 class Kind:
     """A queue or a topic: what is said here holds for both."""
 
-    def __init__(self, admin: Admin, kind: str, name: str) -> None:
+    def __init__(self, admin: AdministrationClient, kind: str, name: str) -> None:
         self.create = partial(getattr(admin, f"create_{kind}"), name)
         self.get = partial(getattr(admin, f"get_{kind}"), name)
         self.update = getattr(admin, f"update_{kind}")
 
 
 @pytest.fixture(params=["queue", "topic"])
-def entity(request: pytest.FixtureRequest, admin: Admin, name: str) -> Kind:
+def entity(request: pytest.FixtureRequest, admin: AdministrationClient, name: str) -> Kind:
     return Kind(admin, request.param, name)
 
 

@@ -9,7 +9,7 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin
+    from tests.administration.admin import AdministrationClient
 
 EVERY_OPTION = {
     "auto_delete_on_idle": dt.timedelta(minutes=7),
@@ -24,7 +24,9 @@ EVERY_OPTION = {
 }
 
 
-def test_a_subscription_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Admin, topic: str) -> None:
+def test_a_subscription_that_is_made_is_found_and_listed_until_it_is_deleted(
+    admin: AdministrationClient, topic: str
+) -> None:
     made = admin.create_subscription(topic, "all")
     assert (made.name, made.status, made.availability_status) == ("all", "Active", "Available")
     assert (made.lock_duration, made.max_delivery_count) == (dt.timedelta(minutes=1), 10)
@@ -37,19 +39,19 @@ def test_a_subscription_that_is_made_is_found_and_listed_until_it_is_deleted(adm
         admin.get_subscription(topic, "all")
 
 
-def test_every_option_comes_back(admin: Admin, topic: str) -> None:
+def test_every_option_comes_back(admin: AdministrationClient, topic: str) -> None:
     made = admin.create_subscription(topic, "all", **EVERY_OPTION)
     for one in (made, admin.get_subscription(topic, "all"), *admin.list_subscriptions(topic)):
         assert {option: one[option] for option in EVERY_OPTION} == EVERY_OPTION
 
 
-def test_a_subscription_forwards_to_what_is_there(admin: Admin, topic: str) -> None:
+def test_a_subscription_forwards_to_what_is_there(admin: AdministrationClient, topic: str) -> None:
     admin.create_queue(f"{topic}-audit")
     made = admin.create_subscription(topic, "all", forward_to=f"{topic}-audit")
     assert made.forward_to.endswith(f"/{topic}-audit")
 
 
-def test_topics_with_slashes_have_subscriptions_too(admin: Admin, name: str) -> None:
+def test_topics_with_slashes_have_subscriptions_too(admin: AdministrationClient, name: str) -> None:
     admin.create_topic(f"{name}/news")
     admin.create_topic(name)
     for subscription in ("rules", "b", "A"):

@@ -9,7 +9,7 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin
+    from tests.administration.admin import AdministrationClient
 
 EVERY_OPTION = {
     "auto_delete_on_idle": dt.timedelta(minutes=7),
@@ -27,7 +27,7 @@ SHOWN = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
 """It is partitioned: each fragment has the size that was asked for."""
 
 
-def test_a_topic_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Admin, name: str) -> None:
+def test_a_topic_that_is_made_is_found_and_listed_until_it_is_deleted(admin: AdministrationClient, name: str) -> None:
     made = admin.create_topic(name)
     assert (made.name, made.status, made.availability_status) == (name, "Active", "Available")
     assert (made.max_size_in_megabytes, made.support_ordering) == (1024, True)
@@ -40,14 +40,14 @@ def test_a_topic_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Adm
         admin.get_topic(name)
 
 
-def test_every_option_comes_back(admin: Admin, name: str) -> None:
+def test_every_option_comes_back(admin: AdministrationClient, name: str) -> None:
     made = admin.create_topic(name, **EVERY_OPTION)
     listed = next(topic for topic in admin.list_topics() if topic.name == name)
     for topic in (made, admin.get_topic(name), listed):
         assert {option: topic[option] for option in SHOWN} == SHOWN
 
 
-def test_a_deleted_topic_takes_its_subscriptions_along(admin: Admin, topic: str) -> None:
+def test_a_deleted_topic_takes_its_subscriptions_along(admin: AdministrationClient, topic: str) -> None:
     admin.create_subscription(topic, "all")
     admin.delete_topic(topic)
     with pytest.raises(ResourceNotFoundError):

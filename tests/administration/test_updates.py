@@ -9,14 +9,14 @@ import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 if TYPE_CHECKING:
-    from tests.administration.admin import Admin, Ask
+    from tests.administration.admin import AdministrationClient, Ask
 
 
 def changed(before: Any, after: Any) -> dict[str, object]:  # noqa: ANN401  # properties of any kind
     return {name: value for name, value in after.items() if before[name] != value}
 
 
-def test_a_queue_is_changed(admin: Admin, name: str) -> None:
+def test_a_queue_is_changed(admin: AdministrationClient, name: str) -> None:
     before = admin.create_queue(name, user_metadata="mine", max_delivery_count=3, requires_duplicate_detection=True)
     before.max_delivery_count = 4
     admin.update_queue(before, lock_duration=dt.timedelta(seconds=30), status="SendDisabled")
@@ -31,7 +31,7 @@ def test_a_queue_is_changed(admin: Admin, name: str) -> None:
     assert admin.get_queue(name).user_metadata is None
 
 
-def test_a_topic_is_changed(admin: Admin, topic: str) -> None:
+def test_a_topic_is_changed(admin: AdministrationClient, topic: str) -> None:
     before = admin.get_topic(topic)
     wanted = {"default_message_time_to_live": dt.timedelta(hours=1), "user_metadata": "mine", "status": "SendDisabled"}
     admin.update_topic(before, **wanted)
@@ -40,7 +40,7 @@ def test_a_topic_is_changed(admin: Admin, topic: str) -> None:
     assert changed(before, admin.get_topic(topic)) == {"max_size_in_megabytes": 2048}
 
 
-def test_a_subscription_is_changed(admin: Admin, topic: str) -> None:
+def test_a_subscription_is_changed(admin: AdministrationClient, topic: str) -> None:
     admin.create_queue(f"{topic}-audit")
     before = admin.create_subscription(topic, "all")
     admin.create_rule(topic, "all", "one")
@@ -57,7 +57,7 @@ def test_a_subscription_is_changed(admin: Admin, topic: str) -> None:
     ("option", "kinds"),
     [("requires_session", "qs"), ("requires_duplicate_detection", "qt"), ("enable_partitioning", "qt")],
 )
-def test_what_is_fixed_at_creation_stays(admin: Admin, topic: str, option: str, kinds: str) -> None:
+def test_what_is_fixed_at_creation_stays(admin: AdministrationClient, topic: str, option: str, kinds: str) -> None:
     queue, subscription = admin.create_queue(f"{topic}-queue"), admin.create_subscription(topic, "all")
     found = admin.get_topic(topic)
     change = {option: True}
@@ -72,7 +72,7 @@ def test_what_is_fixed_at_creation_stays(admin: Admin, topic: str, option: str, 
         assert caught.value.status_code == 400
 
 
-def test_what_is_not_there_cannot_be_changed(admin: Admin, topic: str) -> None:
+def test_what_is_not_there_cannot_be_changed(admin: AdministrationClient, topic: str) -> None:
     queue, subscription = admin.create_queue(f"{topic}-queue"), admin.create_subscription(topic, "all")
     found = admin.get_topic(topic)
     admin.delete_queue(f"{topic}-queue")
@@ -87,7 +87,7 @@ def test_what_is_not_there_cannot_be_changed(admin: Admin, topic: str) -> None:
             update()
 
 
-def test_a_description_of_another_kind_is_refused(admin: Admin, topic: str) -> None:
+def test_a_description_of_another_kind_is_refused(admin: AdministrationClient, topic: str) -> None:
     queue = admin.create_queue(f"{topic}-queue")
     queue.name = topic
     with pytest.raises(HttpResponseError, match="is described by a TopicDescription, not a QueueDescription"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section, build, data, sequence, value
-from twinbus.amqp.outline import binaries_of, is_text_map, long_at, outline_of
+from twinbus.amqp.outline import data_of, is_text_map, layout_of, long_at
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
 
 _VALUES: Final = st.one_of(
@@ -31,17 +31,17 @@ def test_the_binaries_of_a_body_are_those_of_the_message(
     has_properties: bool,  # noqa: FBT001  # given by hypothesis
 ) -> None:
     payload = build(properties=Properties(message_id="1") if has_properties else None, body=data(*binaries))
-    assert binaries_of(payload) == Message(payload).data == binaries
+    assert data_of(payload) == Message(payload).data == binaries
 
 
 @pytest.mark.parametrize("body", [sequence([1]), value("x"), data(b"x") + b"\x00\x53\x78\xc1\x01\x00", data(b"x")[:-1]])
 def test_of_another_body_nothing_is_said(body: bytes) -> None:
-    assert binaries_of(build(properties=Properties(message_id="1"), body=body)) is None
+    assert data_of(build(properties=Properties(message_id="1"), body=body)) is None
 
 
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_message_have_no_binaries(payload: bytes) -> None:
-    found = binaries_of(payload)
+    found = data_of(payload)
     if found is not None:
         assert Message(payload).data == found
 
@@ -49,7 +49,7 @@ def test_bytes_that_are_no_message_have_no_binaries(payload: bytes) -> None:
 @given(st.dictionaries(st.text(st.characters(codec="ascii"), max_size=20), _VALUES, max_size=4))
 def test_a_map_of_short_plain_names_is_one(properties: dict[str, object]) -> None:
     payload = build(properties=Properties(message_id="1"), application_properties=properties, body=data(b"x"))
-    outline = outline_of(payload)
+    outline = layout_of(payload)
     assert outline is not None
     assert is_text_map(payload, outline[4])
 

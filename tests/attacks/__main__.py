@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from tests.attacks.attack import ATTACKS
-from tests.attacks.campaign import endure
+from tests.attacks.campaign import run_campaign
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -34,12 +34,12 @@ def main() -> int:
 
 def run(options: argparse.Namespace, folder: Path) -> int:
     """Attack, report, and return the command's exit status."""
-    report = endure(folder, options.minutes * 60, say, options.only)
+    report = run_campaign(folder, options.minutes * 60, print_line, options.only)
     report.judge_waits()
-    say(report.table())
+    print_line(report.table())
     for problem in report.problems:
-        say(f"PROBLEM: {problem}")
-    say(report.summary())
+        print_line(f"PROBLEM: {problem}")
+    print_line(report.summary())
     return 1 if report.problems else 0
 
 

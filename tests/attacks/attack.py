@@ -9,14 +9,14 @@ import asyncio
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.attacks.raw import Refused
+from tests.attacks.raw import PeerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.attacks.site import Site
+    from tests.attacks.site import TargetServer
 
-    Round = Callable[[Site, "Outcome"], Awaitable[None]]
+    Round = Callable[[TargetServer, "Outcome"], Awaitable[None]]
 
 MAX_PROBLEMS: Final = 5
 """Problems that are kept of each attack."""
@@ -39,11 +39,11 @@ class Outcome:
         """Something has happened."""
         self.counts[what] = self.counts.get(what, 0) + number
 
-    def problem(self, text: str) -> None:
+    def add_problem(self, problem: str) -> None:
         """The server did what it should not."""
         self.count("problems")
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(f"{self.name}: {text}")
+            self.problems.append(f"{self.name}: {problem}")
 
     def as_dict(self) -> dict[str, Any]:
         """For the report, as JSON."""
@@ -55,15 +55,15 @@ class Attack:
     """A round of an attack, and the pause after it."""
 
     name: str
-    round: Round
+    run_round: Round
     pause_s: float
 
-    async def run(self, site: Site, outcome: Outcome) -> None:
+    async def run(self, target: TargetServer, outcome: Outcome) -> None:
         """Attack round after round, until cancelled."""
         while True:
             try:
-                await self.round(site, outcome)
-            except (Refused, OSError):
+                await self.run_round(target, outcome)
+            except (PeerRefused, OSError):
                 outcome.refusals += 1
             outcome.rounds += 1
             await asyncio.sleep(self.pause_s)

@@ -17,14 +17,14 @@ import uvloop
 
 from tests.attacks import authenticated, unauthenticated  # noqa: F401  # they fill the table
 from tests.attacks.attack import ATTACKS, Outcome
-from tests.attacks.site import Site
+from tests.attacks.site import TargetServer
 
 
 async def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
-    site = Site.from_json(sys.stdin.readline())
+    site = TargetServer.from_json(sys.stdin.readline())
     chosen = json.loads(sys.stdin.readline())
     ending = asyncio.Event()
     loop.add_reader(sys.stdin, lambda: None if sys.stdin.readline() else ending.set())
@@ -36,7 +36,7 @@ async def main() -> None:
         task.cancel()
     for name, result in zip(chosen, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
         if not isinstance(result, asyncio.CancelledError):
-            outcomes[name].problem(f"the attack itself failed: {result!r}")
+            outcomes[name].add_problem(f"the attack itself failed: {result!r}")
     loop.remove_reader(sys.stdin)
     sys.stdout.write(json.dumps([outcome.as_dict() for outcome in outcomes.values()]) + "\n")
 

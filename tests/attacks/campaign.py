@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.serving import MIB, Proc
+from bench.serving import MIB, ProcessStats
 from tests.attacks import authenticated, unauthenticated  # noqa: F401  # they fill the table
 from tests.attacks.attack import ATTACKS
-from tests.attacks.site import Site
-from tests.served import Served
+from tests.attacks.site import TargetServer
+from tests.served import ServerProcess
 from twinbus.client.sync import BrokeredMessage, MessagingFactory
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ ROOT: Final = Path(__file__).parents[2]
 MAX_P99_MS: Final = {"send": 100.0, "complete": 100.0, "connect and send": 300.0}
 """Of a client that is connected; one that connects anew has about ten answers to wait for."""
 MAX_RESIDENT_MIB: Final = 600
-ENDED_S: Final = 120.0
-LOOK_EVERY_S: Final = 0.5
-TELL_EVERY_S: Final = 30.0
-SHELF_MESSAGES: Final = 40
-SHELF_BYTES: Final = 200_000
+END_TIMEOUT_S: Final = 120.0
+POLL_INTERVAL_S: Final = 0.5
+PROGRESS_INTERVAL_S: Final = 30.0
+BACKLOG_MESSAGES: Final = 40
+BACKLOG_MESSAGE_BYTES: Final = 200_000
 OTHER_KEYS: Final = 300
 """Queues with a key of their own: the time of a failed login must not grow with their number."""
-_SETTINGS: Final = """
+_CONFIG: Final = """
 name = "contoso"
 {keys}
 [[queues]]
@@ -55,7 +55,7 @@ name = "news"
 [[topics.subscriptions]]
 name = "all"
 """
-_KEY: Final = '[[keys]]\nname = "{name}"\nrights = ["{right}"]\nsecret_env = "{variable}"\n'
+_KEY_CONFIG: Final = '[[keys]]\nname = "{name}"\nrights = ["{right}"]\nsecret_env = "{variable}"\n'
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Report:
 
     seconds: float
     resident_mib: float
-    honest: dict[str, Any]
+    honest_client: dict[str, Any]
     outcomes: list[dict[str, Any]]
     problems: list[str] = field(default_factory=list)
 
@@ -79,20 +79,22 @@ class Report:
         """Compare everything but the waits with its bounds."""
         if self.resident_mib >= MAX_RESIDENT_MIB:
             self.problems.append(f"the server's memory grew to {self.resident_mib:.0f} MiB")
-        if self.honest["lost_count"]:
-            self.problems.append(f"{self.honest['lost_count']} accepted messages were lost: {self.honest['lost']}")
-        self.problems += [f"the honest client's {error}" for error in self.honest["errors"]]
+        if self.honest_client["lost_count"]:
+            self.problems.append(
+                f"{self.honest_client['lost_count']} accepted messages were lost: {self.honest_client['lost']}"
+            )
+        self.problems += [f"the honest client's {error}" for error in self.honest_client["errors"]]
         self.problems += [problem for outcome in self.outcomes for problem in outcome["problems"]]
 
     def percentile(self, operation: str, share: float) -> float:
         """How long an operation took at most in that share of cases, in milliseconds."""
-        waits: list[float] = self.honest["waits_ms"][operation]
+        waits: list[float] = self.honest_client["waits_ms"][operation]
         return waits[min(len(waits) - 1, int(share * len(waits)))]
 
     def table(self) -> str:
         """The figures, for people."""
         lines = [f"{'honest client':<24} {'count':>8} {'p50 ms':>8} {'p99 ms':>8} {'longest':>8}"]
-        for operation, waits in self.honest["waits_ms"].items():
+        for operation, waits in self.honest_client["waits_ms"].items():
             middle, high = self.percentile(operation, 0.5), self.percentile(operation, 0.99)
             lines.append(f"{operation:<24} {len(waits):>8,} {middle:>8.1f} {high:>8.1f} {waits[-1]:>8.1f}")
         lines += ["", f"{'attack':<24} {'rounds':>8} {'dropped':>8}  what happened"]
@@ -103,7 +105,7 @@ class Report:
 
     def summary(self) -> str:
         """All of it in a sentence."""
-        honest = self.honest
+        honest = self.honest_client
         return (
             f"{self.seconds:.0f} s, {len(self.outcomes)} attacks: {honest['accepted']:,} messages accepted, "
             f"{honest['lost_count']} lost, {honest['error_count']} errors; memory {self.resident_mib:.0f} MiB at most; "
@@ -111,21 +113,25 @@ class Report:
         )
 
 
-def endure(
-    folder: Path, seconds: float, say: Callable[[str], None], only: Sequence[str] = (), other_keys: int = OTHER_KEYS
+def run_campaign(
+    folder: Path,
+    seconds: float,
+    on_progress: Callable[[str], None],
+    only: Sequence[str] = (),
+    other_keys: int = OTHER_KEYS,
 ) -> Report:
     """Run the attacks (default: all) for so many seconds, on a namespace with so many other keys."""
     listen_key, send_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-    keys = _KEY.format(name="listener", right="Listen", variable="ATTACKS_LISTEN_KEY")
-    keys += _KEY.format(name="sender", right="Send", variable="ATTACKS_SEND_KEY")
+    keys = _KEY_CONFIG.format(name="listener", right="Listen", variable="ATTACKS_LISTEN_KEY")
+    keys += _KEY_CONFIG.format(name="sender", right="Send", variable="ATTACKS_SEND_KEY")
     config = folder / "attacked.toml"
-    config.write_text(_SETTINGS.format(keys=keys))
+    config.write_text(_CONFIG.format(keys=keys))
     environment = {**os.environ, "ATTACKS_LISTEN_KEY": listen_key, "ATTACKS_SEND_KEY": send_key}
     options = (f"--config={config}", "--emulator-key", "--log-level=info")
-    server = Served(folder, options=options, name=None, environment=environment)
+    server = ServerProcess(folder, options=options, name=None, environment=environment)
     server.start()
     try:
-        site = Site(
+        site = TargetServer(
             host=server.host,
             amqp_port=server.amqp_port,
             amqps_port=server.amqps_port,
@@ -138,8 +144,8 @@ def endure(
             send_name="sender",
             send_key=send_key,
         )
-        _furnish(server, site, other_keys)
-        report = _attack(server, site, seconds, say, tuple(only) or tuple(ATTACKS))
+        _create_entities(server, site, other_keys)
+        report = _attack(server, site, seconds, on_progress, tuple(only) or tuple(ATTACKS))
         server.stop()
         report.problems += _log_problems(server)
         report.judge()
@@ -148,59 +154,70 @@ def endure(
         server.kill()
 
 
-def _log_problems(server: Served) -> list[str]:
+def _log_problems(server: ServerProcess) -> list[str]:
     """Failures of the server itself that its log tells of."""
     faults = re.findall(r"Traceback .*?\n(?:.*\n)*?(\w[\w.]*(?:Error|Exception)\b.*)", server.log)
     return [f"logged {count} times: {fault}" for fault, count in Counter(faults).most_common(5)]
 
 
-def _furnish(server: Served, site: Site, other_keys: int) -> None:
+def _create_entities(server: ServerProcess, target: TargetServer, other_keys: int) -> None:
     """Put in place what the attackers look for: large messages, and many keys."""
-    with MessagingFactory.from_connection_string(site.connection_string) as factory:
-        shelf = factory.create_queue_client(site.shelf)
-        for _ in range(SHELF_MESSAGES):
-            shelf.send(BrokeredMessage(bytes(SHELF_BYTES)))
+    with MessagingFactory.from_connection_string(target.connection_string) as factory:
+        shelf = factory.create_queue_client(target.backlog_queue)
+        for _ in range(BACKLOG_MESSAGES):
+            shelf.send(BrokeredMessage(bytes(BACKLOG_MESSAGE_BYTES)))
     for number in range(other_keys):
-        server.make_queue_with_key(f"stall-{number}", f"key-{number}")
+        server.create_queue_with_key(f"stall-{number}", f"key-{number}")
 
 
-def _attack(server: Served, site: Site, seconds: float, say: Callable[[str], None], chosen: Sequence[str]) -> Report:
+def _attack(
+    server: ServerProcess,
+    target: TargetServer,
+    seconds: float,
+    on_progress: Callable[[str], None],
+    chosen: Sequence[str],
+) -> Report:
     began = time.monotonic()
     peak = 0
-    with _started("tests.attacks.honest", site) as honest, _started("tests.attacks.attackers", site) as attackers:
+    with (
+        _start_program("tests.attacks.honest", target) as honest,
+        _start_program("tests.attacks.attackers", target) as attackers,
+    ):
         assert attackers.stdin is not None
         attackers.stdin.write(json.dumps(list(chosen)) + "\n")
         attackers.stdin.flush()
         told = began
         while time.monotonic() < began + seconds:
-            time.sleep(LOOK_EVERY_S)
-            peak = max(peak, Proc(server.pid).peak_resident_bytes)
-            if time.monotonic() > told + TELL_EVERY_S:
+            time.sleep(POLL_INTERVAL_S)
+            peak = max(peak, ProcessStats(server.pid).peak_resident_bytes)
+            if time.monotonic() > told + PROGRESS_INTERVAL_S:
                 told = time.monotonic()
-                say(f"{told - began:.0f} s: the server has {Proc(server.pid).resident_bytes / MIB:.0f} MiB")
+                on_progress(
+                    f"{told - began:.0f} s: the server has {ProcessStats(server.pid).resident_bytes / MIB:.0f} MiB"
+                )
             for program in (honest, attackers):
                 if program.poll() is not None:
                     raise RuntimeError(f"{program.args!r} ended with {program.returncode}")
-        outcomes = json.loads(_ended(attackers))
-        record = json.loads(_ended(honest))
-        peak = max(peak, Proc(server.pid).peak_resident_bytes)
+        outcomes = json.loads(_program_output(attackers))
+        record = json.loads(_program_output(honest))
+        peak = max(peak, ProcessStats(server.pid).peak_resident_bytes)
     return Report(time.monotonic() - began, peak / MIB, record, outcomes)
 
 
-def _started(module: str, site: Site) -> subprocess.Popen[str]:
+def _start_program(module: str, target: TargetServer) -> subprocess.Popen[str]:
     program = subprocess.Popen(
         [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert program.stdin is not None
-    program.stdin.write(site.as_json() + "\n")
+    program.stdin.write(target.as_json() + "\n")
     program.stdin.flush()
     return program
 
 
-def _ended(program: subprocess.Popen[str]) -> str:
+def _program_output(program: subprocess.Popen[str]) -> str:
     """Tell a program to end, and return its report."""
     try:
-        report, _ = program.communicate(timeout=ENDED_S)
+        report, _ = program.communicate(timeout=END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         program.kill()
         raise

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from tests.attacks.site import Site
+from tests.attacks.site import TargetServer
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.model.errors import ServiceBusError
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 SEND_EVERY_S: Final = 0.02
 CONNECT_EVERY_S: Final = 0.5
 BODY: Final = bytes(1_000)
-LAST_S: Final = 60.0
+DRAIN_TIMEOUT_S: Final = 60.0
 """How long what is left may take to be received."""
 
 
 @dataclass
-class Record:
+class ClientRecord:
     """What the client did, and how long it waited."""
 
     accepted: set[str] = field(default_factory=set)
@@ -75,34 +75,34 @@ class Record:
 class HonestClient:
     """A sender, a receiver and a newcomer."""
 
-    def __init__(self, site: Site) -> None:
-        self.record = Record()
-        self._site = site
+    def __init__(self, target: TargetServer) -> None:
+        self.record = ClientRecord()
+        self._target = target
         self._numbers = itertools.count(1)
         self._is_ending = False
         self._has_sent_all = False
         self._all_received = asyncio.Event()
 
-    async def run(self, ending: asyncio.Event) -> None:
+    async def run(self, stop_requested: asyncio.Event) -> None:
         """Work until told to end, then receive what is left."""
-        async with MessagingFactory.from_connection_string(self._site.connection_string) as factory:
+        async with MessagingFactory.from_connection_string(self._target.connection_string) as factory:
             receiving = asyncio.create_task(self._receive(factory))
             sending = asyncio.create_task(self._send(factory))
             connecting = asyncio.create_task(self._connect())
-            await ending.wait()
+            await stop_requested.wait()
             self._is_ending = True
             await sending
             await connecting
             self._has_sent_all = True
-            self._look_for_end()
+            self._wait_for_end()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_S):
+                async with asyncio.timeout(DRAIN_TIMEOUT_S):
                     await self._all_received.wait()
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
 
     async def _send(self, factory: MessagingFactory) -> None:
-        sender = factory.create_message_sender(self._site.orders)
+        sender = factory.create_message_sender(self._target.queue)
         while not self._is_ending:
             with self.record.timed("send"):
                 await self._send_one(sender)
@@ -114,7 +114,7 @@ class HonestClient:
         self.record.accepted.add(name)
 
     async def _receive(self, factory: MessagingFactory) -> None:
-        receiver = factory.create_message_receiver(self._site.orders, prefetch=20)
+        receiver = factory.create_message_receiver(self._target.queue, prefetch=20)
         while True:
             try:
                 message = await receiver.receive(timeout=5)
@@ -125,9 +125,9 @@ class HonestClient:
                 with self.record.timed("complete"):
                     await receiver.complete(message)
                 self.record.received.add(str(message.message_id))
-                self._look_for_end()
+                self._wait_for_end()
 
-    def _look_for_end(self) -> None:
+    def _wait_for_end(self) -> None:
         """Everything that was sent has been received."""
         if self._has_sent_all and self.record.accepted <= self.record.received:
             self._all_received.set()
@@ -135,14 +135,14 @@ class HonestClient:
     async def _connect(self) -> None:
         while not self._is_ending:
             with self.record.timed("connect and send"):
-                async with MessagingFactory.from_connection_string(self._site.connection_string) as factory:
-                    await self._send_one(factory.create_message_sender(self._site.orders))
+                async with MessagingFactory.from_connection_string(self._target.connection_string) as factory:
+                    await self._send_one(factory.create_message_sender(self._target.queue))
             await asyncio.sleep(CONNECT_EVERY_S)
 
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
-    site = Site.from_json(sys.stdin.readline())
+    site = TargetServer.from_json(sys.stdin.readline())
     ending = asyncio.Event()
     loop.add_reader(sys.stdin, lambda: None if sys.stdin.readline() else ending.set())
     client = HonestClient(site)

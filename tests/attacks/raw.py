@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 PerformativeT = TypeVar("PerformativeT", bound="Composite")
 
-PATIENCE_S: Final = 20.0
+TIMEOUT_S: Final = 20.0
 _BUFFER_BYTES: Final = 4_096
 _LIMITS: Final = Limits(max_frame_size=2**20)
 
 
-class Refused(Exception):
+class PeerRefused(Exception):
     """The server closed the connection, or refused the credentials."""
 
 
@@ -56,22 +56,22 @@ class RawPeer:
         self._delivery = 0
 
     @classmethod
-    async def dial(cls, host: str, port: int) -> Self:
+    async def open_socket(cls, host: str, port: int) -> Self:
         """A socket, and nothing said on it yet."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 return cls(*await asyncio.open_connection(host, port, limit=_BUFFER_BYTES))
         except OSError as error:
-            raise Refused(str(error)) from None
+            raise PeerRefused(str(error)) from None
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, plain: tuple[str, str] | None = None, product: str = "attacker"
+        cls, host: str, port: int, *, credentials: tuple[str, str] | None = None, product: str = "attacker"
     ) -> Self:
         """An open connection with one session: anonymous, or by a key's name and the key."""
-        peer = await cls.dial(host, port)
+        peer = await cls.open_socket(host, port)
         try:
-            await peer.log_in(plain)
+            await peer.log_in(credentials)
             peer.send(Open(container_id="attacker", hostname=host, properties={"product": product}))
             peer.send(Begin(next_outgoing_id=0, incoming_window=2**31 - 1, outgoing_window=2**31 - 1))
             await peer.drain()
@@ -82,18 +82,18 @@ class RawPeer:
             raise
         return peer
 
-    async def log_in(self, plain: tuple[str, str] | None) -> None:
+    async def log_in(self, credentials: tuple[str, str] | None) -> None:
         """Exchange headers and credentials; Refused where these are wrong."""
-        response = b"" if plain is None else b"\0" + plain[0].encode() + b"\0" + plain[1].encode()
+        response = b"" if credentials is None else b"\0" + credentials[0].encode() + b"\0" + credentials[1].encode()
         self.writer.write(SASL_HEADER)
-        mechanism = "ANONYMOUS" if plain is None else "PLAIN"
+        mechanism = "ANONYMOUS" if credentials is None else "PLAIN"
         self.send(SaslInit(mechanism=mechanism, initial_response=response), frame_type=SASL_FRAME)
         await self.drain()
         await self._read_exactly(len(SASL_HEADER))
         await self.expect(SaslMechanisms)
         outcome = await self.expect(SaslOutcome)
         if outcome.outcome != 0:
-            raise Refused(f"SASL outcome {int(outcome.outcome)}")
+            raise PeerRefused(f"SASL outcome {int(outcome.outcome)}")
         self.writer.write(AMQP_HEADER)
         await self.drain()
         await self._read_exactly(len(AMQP_HEADER))
@@ -124,7 +124,7 @@ class RawPeer:
             if isinstance(performative, Flow) and performative.link_credit:
                 return handle
             if isinstance(performative, Detach | Close):
-                raise Refused(f"no link to {address}: {performative.error}")
+                raise PeerRefused(f"no link to {address}: {performative.error}")
 
     def attach_receiver(self, address: str, target: str = "attacker", *, source: Source | None = None) -> int:
         """Ask for a link to receive on; its handle."""
@@ -186,10 +186,10 @@ class RawPeer:
     async def drain(self) -> None:
         """Wait until the socket has taken most of it; Refused where the server has gone."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await self.writer.drain()
         except (OSError, TimeoutError) as error:
-            raise Refused(f"not taken: {error}") from None
+            raise PeerRefused(f"not taken: {error}") from None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -221,17 +221,17 @@ class RawPeer:
 
     async def _read_exactly(self, count: int) -> bytes:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 return await self.reader.readexactly(count)
         except (OSError, EOFError, TimeoutError) as error:
-            raise Refused(f"nothing more is received: {error!r}") from None
+            raise PeerRefused(f"nothing more is received: {error!r}") from None
 
     async def is_refused(self, within_s: float) -> bool:
         """The server closes the connection within that time; whatever it sends before is passed over."""
         try:
             async with asyncio.timeout(within_s):
                 await self.expect(Close)
-        except Refused:
+        except PeerRefused:
             return True
         except TimeoutError:
             return False

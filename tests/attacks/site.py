@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class TargetServer:
     """Where the server is, and which keys each side has."""
 
     host: str
@@ -27,13 +27,13 @@ class Site:
     send_name: str
     send_key: str
     """An attacker's key with the right Send alone."""
-    orders: str = "orders"
+    queue: str = "orders"
     """The honest client's queue; its messages are what the attackers' keys may read."""
-    shelf: str = "shelf"
+    backlog_queue: str = "shelf"
     """A queue that holds large messages: for peeks and browse links."""
-    baskets: str = "baskets"
+    session_queue: str = "baskets"
     """A queue with sessions, of the smallest size."""
-    news: str = "news"
+    topic: str = "news"
     """A topic with the subscription `all`."""
 
     @property
@@ -53,6 +53,6 @@ class Site:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Site:
+    def from_json(cls, text: str) -> TargetServer:
         """Read what `as_json` wrote."""
         return cls(**json.loads(text))

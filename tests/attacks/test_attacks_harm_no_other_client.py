@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attacks.campaign import endure
+from tests.attacks.campaign import run_campaign
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,6 @@ SECONDS = 8.0
 
 @pytest.mark.timeout(180)
 def test_under_attack_an_honest_client_loses_nothing_and_memory_stays_bounded(tmp_path: Path) -> None:
-    report = endure(tmp_path, SECONDS, print, other_keys=20)
+    report = run_campaign(tmp_path, SECONDS, print, other_keys=20)
     assert report.problems == []
-    assert report.honest["accepted"] > 0
+    assert report.honest_client["accepted"] > 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import change
-from bench.change import AFTER, BEFORE, find_bars, of_plain, ratios
+from bench.change import AFTER, BEFORE, find_bars, ratios, relative_to_plain
 from bench.serving import ROOT
 from bench.workloads import Build
 from tests.conftest import installed_is_current
@@ -31,9 +31,9 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_partitioned_is_compared_with_plain_round_by_round() -> None:
-    assert of_plain(FOUND[BEFORE]) == {"send": [1.5, 1.5, 1.5]}
-    assert of_plain(FOUND[AFTER]) == {"send": [2.0, 2.0, 2.0]}
-    assert of_plain({"plain: send": [1.0]}) == of_plain({"partitioned: send": [1.0]}) == {}
+    assert relative_to_plain(FOUND[BEFORE]) == {"send": [1.5, 1.5, 1.5]}
+    assert relative_to_plain(FOUND[AFTER]) == {"send": [2.0, 2.0, 2.0]}
+    assert relative_to_plain({"plain: send": [1.0]}) == relative_to_plain({"partitioned: send": [1.0]}) == {}
 
 
 def test_a_step_that_costs_more_misses_its_bar() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "WARM_S", 0.3)
-    monkeypatch.setattr(outage, "ATTEMPT_S", 0.6)
+    monkeypatch.setattr(outage, "ATTEMPT_TIMEOUT_S", 0.6)
 
 
 @pytest.mark.campaign

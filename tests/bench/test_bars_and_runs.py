@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench import depth, speed
-from bench.record import Bar, bars_table, judge, write
-from bench.serving import ORDINARY_OPEN_FILES, LoadFailed, Proc, ordinary_limits, run_load
+from bench.record import Threshold, check_thresholds, thresholds_table, write
+from bench.serving import ORDINARY_OPEN_FILES, LoadClientFailed, ProcessStats, raise_open_file_limit, run_load
 
 COMPARED = """\
 classic p99 ms               5.93   of 5.93, 6.10, 5.50
@@ -33,22 +33,22 @@ def say(tmp_path: Path) -> Path:
 
 
 def test_a_floor_and_a_ceiling() -> None:
-    assert Bar("send", 2.0, 2.0).is_met
-    assert not Bar("send", 1.99, 2.0).is_met
-    assert Bar("memory", 1024, 1024, is_ceiling=True).is_met
-    assert not Bar("memory", 1024.1, 1024, is_ceiling=True).is_met
+    assert Threshold("send", 2.0, 2.0).is_met
+    assert not Threshold("send", 1.99, 2.0).is_met
+    assert Threshold("memory", 1024, 1024, is_ceiling=True).is_met
+    assert not Threshold("memory", 1024.1, 1024, is_ceiling=True).is_met
 
 
 def test_a_missed_bar_is_the_exit_code_and_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    met, missed = Bar("send", 2.5, 2, "x"), Bar("memory", 1200, 1024, " MiB", is_ceiling=True)
-    assert judge([met]) == 0
-    assert judge([met, missed]) == 1
+    met, missed = Threshold("send", 2.5, 2, "x"), Threshold("memory", 1200, 1024, " MiB", is_ceiling=True)
+    assert check_thresholds([met]) == 0
+    assert check_thresholds([met, missed]) == 1
     assert capsys.readouterr().out == "missed: | memory | 1,200 MiB | at most 1,024 MiB | **missed** |\n"
-    assert "| send | 2.50x | at least 2x | met |" in bars_table([met, missed])
+    assert "| send | 2.50x | at least 2x | met |" in thresholds_table([met, missed])
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
-    write(tmp_path / "new", "name", "# Page\n", {"bars": [Bar("send", 1.0, 2.0)]})
+    write(tmp_path / "new", "name", "# Page\n", {"bars": [Threshold("send", 1.0, 2.0)]})
     assert (tmp_path / "new" / "name.md").read_text() == "# Page\n"
     written = json.loads((tmp_path / "new" / "name.json").read_text())
     assert written["bars"][0] | {"what": "send", "found": 1.0, "needed": 2.0, "is_met": False} == written["bars"][0]
@@ -62,7 +62,7 @@ def test_what_compare_prints_is_read() -> None:
     }
     ratios = speed.read_ratios(COMPARED)
     assert ratios["send-quorum"] == 2.17
-    assert [(bar.found, bar.is_met) for bar in speed.find_bars(ratios)] == [
+    assert [(bar.found, bar.is_met) for bar in speed.find_thresholds(ratios)] == [
         (1.72, False),
         (1.37, False),
         (0.82, False),
@@ -74,7 +74,7 @@ def test_what_compare_prints_is_read() -> None:
 @pytest.mark.parametrize("fault", ["missing 1 duplicates 0 foreign 0", "missing 0 duplicates 2 foreign 0"])
 def test_a_run_that_lost_or_doubled_a_message_is_none(say: Path, fault: str) -> None:
     line = f"recv 100 messages of 1024 B in 1.00 s = 100 msg/s, {fault}"
-    with pytest.raises(LoadFailed, match=fault):
+    with pytest.raises(LoadClientFailed, match=fault):
         run_load([str(say), line, "0"])
 
 
@@ -82,12 +82,12 @@ def test_a_run_that_failed_or_said_nothing_is_none(say: Path) -> None:
     good = "send 100 messages of 1024 B in 0.01 s = 10000 msg/s, accept p50 0.50 ms p99 2.25 ms"
     assert run_load([str(say), good, "0"]).p99_ms == 2.25
     for line, status in ((good, "1"), ("", "0")):
-        with pytest.raises(LoadFailed):
+        with pytest.raises(LoadClientFailed):
             run_load([str(say), line, status])
 
 
 def test_a_process_is_read_and_has_no_background_work_of_rocksdb() -> None:
-    process = Proc(1)
+    process = ProcessStats(1)
     assert 0 < process.resident_bytes <= process.peak_resident_bytes
     assert process.background.bytes == 0
     assert process.wait_for_idle_background(0.3) == pytest.approx(0, abs=0.1)
@@ -95,7 +95,7 @@ def test_a_process_is_read_and_has_no_background_work_of_rocksdb() -> None:
 
 def test_the_server_finds_the_limits_of_a_login_shell_and_we_keep_ours() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ordinary_limits():
+    with raise_open_file_limit():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(ORDINARY_OPEN_FILES, before[0])
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench import paired, sdk, syphon
-from bench.sdk import Ran
-from bench.sdk_uses import CLIENTS, OURS, Use, offers
+from bench.sdk import ClientRun
+from bench.sdk_uses import CLIENTS, OURS, UseCase, offers
 from bench.serving import Server
-from bench.shovel import Arrangement, Moved
+from bench.shovel import Moved, QueueLayout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,17 +23,21 @@ def test_every_library_is_measured_in_every_use_it_offers(tmp_path: Path) -> Non
     measured = json.loads((tmp_path / "sdk.json").read_text())
     assert status == any(not bar["is_met"] for bar in measured["bars"])
     assert {use: set(found) for use, found in measured["uses"].items()} == {
-        use.value: {client for client in CLIENTS if offers(client, use)} for use in Use
+        use.value: {client for client in CLIENTS if offers(client, use)} for use in UseCase
     }
     assert all(ran["rate"] > 0 for found in measured["uses"].values() for runs in found.values() for ran in runs)
 
 
 def test_our_rate_is_compared_with_the_faster_of_the_others() -> None:
-    runs = {OURS: [Ran(50, 1), Ran(60, 1), Ran(900, 1)], "azure sync": [Ran(10, 1)], "azure aio": [Ran(20, 1)]}
-    results = {use: dict(runs) for use in Use}
-    results[Use.SEND_ONE] = {OURS: [Ran(1, 1)], "azure sync": [Ran(30, 1)]}
-    assert sdk.ratio_of(results[Use.SEND_LISTS]) == 3
-    found = {bar.what: bar.found for bar in sdk.find_bars(results)}
+    runs = {
+        OURS: [ClientRun(50, 1), ClientRun(60, 1), ClientRun(900, 1)],
+        "azure sync": [ClientRun(10, 1)],
+        "azure aio": [ClientRun(20, 1)],
+    }
+    results = {use: dict(runs) for use in UseCase}
+    results[UseCase.SEND_ONE] = {OURS: [ClientRun(1, 1)], "azure sync": [ClientRun(30, 1)]}
+    assert sdk.ratio_of(results[UseCase.SEND_LISTS]) == 3
+    found = {bar.what: bar.found for bar in sdk.find_thresholds(results)}
     assert found["send, each in its fastest use"] == 2
     assert found["receive and complete, each in its fastest use"] == 3
 
@@ -50,7 +54,7 @@ def test_paired_and_unpaired_senders_take_turns(tmp_path: Path) -> None:
 def test_what_pairing_costs_is_the_difference_of_the_medians() -> None:
     runs = {"unpaired": [20.0, 10.0, 90.0], "paired": [21.0, 5.0, 95.0]}
     found = {kind: [{"cpu_us": value, "rate": 1.0} for value in values] for kind, values in runs.items()}
-    (bar,) = paired.find_bars(found)
+    (bar,) = paired.find_thresholds(found)
     assert bar.found == pytest.approx(5.0)
     assert bar.what.startswith("processor time")
 
@@ -59,20 +63,20 @@ def test_what_pairing_costs_is_the_difference_of_the_medians() -> None:
 def test_the_syphon_moves_everything_that_is_parked(tmp_path: Path) -> None:
     with Server.started(tmp_path / "primary") as primary, Server.started(tmp_path / "secondary") as secondary:
         moved, cpu_s = syphon.Syphon(primary, secondary).move(400)
-        assert [primary.count(path) for path in syphon.DESTINATIONS] == [200, 200]
+        assert [primary.message_count(path) for path in syphon.DESTINATIONS] == [200, 200]
     assert moved.count == 400
     assert 0 < moved.moving_s < moved.whole_s
     assert cpu_s > 0
 
 
 def test_the_syphon_is_compared_with_the_best_arrangement_of_the_shovel() -> None:
-    measured = syphon.Measured(
+    measured = syphon.SyphonMeasurement(
         syphon=[Moved(100, 1.0, 2.0)],
         host_cpu_s=[0.5],
-        shovels={str(Arrangement(10, 1)): [Moved(100, 4.0, 4.0)], str(Arrangement(1, 1)): [Moved(100, 2.0, 2.0)]},
+        shovels={str(QueueLayout(10, 1)): [Moved(100, 4.0, 4.0)], str(QueueLayout(1, 1)): [Moved(100, 2.0, 2.0)]},
     )
     assert measured.best == "1 queue to 1"
-    assert measured.bars[0].found == 2
-    page = syphon.page_of(measured, {"date": "today"}, 100)
+    assert measured.thresholds[0].found == 2
+    page = syphon.make_page(measured, {"date": "today"}, 100)
     assert "| shovel, 10 queues to 1 | 25 | 25 | 25 |" in page
     assert "which is\n1 queue to 1." in page

@@ -9,8 +9,8 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from bench import partitioned
-from bench.clients import Clients, Processes
-from bench.partitioned import DIVIDED, PLAIN, Rates, find_bars, keys_of
+from bench.clients import LoadClients, MultiProcessServer
+from bench.partitioned import PARTITIONED, PLAIN, Rates, find_thresholds, keys_of
 from bench.plot import Panel, picture
 from bench.serving import build
 from twinbus.model.partition_key import fragment_of
@@ -39,13 +39,13 @@ def test_all_is_measured_written_and_judged(tmp_path: Path) -> None:
 @pytest.mark.campaign
 @pytest.mark.usefixtures("_load_client")
 def test_clients_share_what_is_sent_and_received(tmp_path: Path) -> None:
-    with Processes.started(tmp_path / "server") as server:
-        assert isinstance(server, Processes)
-        server.make_partitioned("orders")
-        clients = Clients(build(tmp_path), server, 3)
+    with MultiProcessServer.started(tmp_path / "server") as server:
+        assert isinstance(server, MultiProcessServer)
+        server.create_partitioned_queue("orders")
+        clients = LoadClients(build(tmp_path), server, 3)
         sent = clients.send("orders", 300, keys_of(2))
         assert (sent.count, sent.holders, sent.hung_up) == (300, 1, 0)
-        assert server.count("orders") == 300
+        assert server.message_count("orders") == 300
         assert clients.receive("orders", 300).count == 300
         partitioned.wait_until_empty(server, "orders")
         server.stop()
@@ -59,14 +59,14 @@ def test_keys_lead_to_the_first_fragments_one_each(fragments: int) -> None:
 def test_a_ratio_is_that_of_the_rounds() -> None:
     slow, fast = Rates([10, 50, 40], [1, 1, 1], [30, 30, 30]), Rates([20, 100, 40], [1, 1, 1], [20, 40, 20])
     plain = Rates([5, 25, 20], [1, 1, 1])
-    beside = {PLAIN: fast, DIVIDED: slow}
-    found = {bar.what: bar for bar in find_bars(beside, {1: {None: fast}, 2: {None: slow}}, plain)}
+    beside = {PLAIN: fast, PARTITIONED: slow}
+    found = {bar.what: bar for bar in find_thresholds(beside, {1: {None: fast}, 2: {None: slow}}, plain)}
     assert found["partitioned-send of the plain queue's, one process"].found == 0.5
     assert found["two processes' total send rate of one's, two clients"].found == 0.5
     assert found["partitioned send rate of a plain queue's, two processes"].found == 2
     cpu = found["processor time for a message (send, receive, settle) of two processes, of one's"]
     assert (cpu.found, cpu.is_met) == (1.5, False)
-    assert len(find_bars(beside, {1: {None: fast}}, Rates())) == 2, "nothing is said of what was not run"
+    assert len(find_thresholds(beside, {1: {None: fast}}, Rates())) == 2, "nothing is said of what was not run"
 
 
 def test_a_picture_has_a_line_for_each_name_in_each_panel() -> None:

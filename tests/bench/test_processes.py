@@ -8,8 +8,16 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from bench.processes import Family, children_of, holder_of, holders_of, is_alive, ports_of, stores_of
-from bench.serving import Proc, Server
+from bench.processes import (
+    ServerProcesses,
+    children_of,
+    connected_worker,
+    connected_workers,
+    is_alive,
+    ports_of,
+    stores_of,
+)
+from bench.serving import ProcessStats, Server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +29,8 @@ def test_children_are_found_until_they_have_ended() -> None:
     command = [sys.executable, "-c", WAITING]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.pid in children_of(os.getpid())
-        assert Family(child.pid).workers == [child.pid]
-        assert child.pid in Family(os.getpid()).workers
+        assert ServerProcesses(child.pid).workers == [child.pid]
+        assert child.pid in ServerProcesses(os.getpid()).workers
         assert is_alive(child.pid)
         child.kill()
         child.wait()
@@ -35,8 +43,8 @@ def test_what_a_family_has_is_what_all_of_it_have() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        alone = Proc(os.getpid())
-        family = Family(os.getpid())
+        alone = ProcessStats(os.getpid())
+        family = ServerProcesses(os.getpid())
         assert [process.pid for process in family.all] == sorted({os.getpid(), *children_of(os.getpid())})
         assert family.resident_bytes > alone.resident_bytes
         assert family.cpu_s >= alone.cpu_s
@@ -49,11 +57,11 @@ def test_a_connection_is_held_by_who_has_accepted_it() -> None:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             client_port = client.getsockname()[1]
-            assert holder_of(client_port, port, own) is None, "nobody has accepted it"
+            assert connected_worker(client_port, port, own) is None, "nobody has accepted it"
             with listener.accept()[0]:
-                assert holder_of(client_port, port, own) == os.getpid()
-                assert holder_of(client_port, port, [1]) is None
-                assert holders_of(port, own) == {client_port: os.getpid()}
+                assert connected_worker(client_port, port, own) == os.getpid()
+                assert connected_worker(client_port, port, [1]) is None
+                assert connected_workers(port, own) == {client_port: os.getpid()}
                 assert ports_of(os.getpid(), port) == [client_port]
 
 
@@ -61,6 +69,6 @@ def test_a_server_has_its_stores_open(tmp_path: Path) -> None:
     with Server.started(tmp_path, "--stores", "3") as server:
         pid = server.process.pid
         assert stores_of(pid) == {0, 1, 2}
-        assert Family(pid).worker_of_store(2) == pid
-        assert Family(pid).worker_of_store(3) is None
+        assert ServerProcesses(pid).worker_of_store(2) == pid
+        assert ServerProcesses(pid).worker_of_store(3) is None
         server.stop()

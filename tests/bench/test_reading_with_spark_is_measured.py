@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.pipeline_read import BROWSING, DELETING, IN_C, SPARK, Ran, find_bars, growth_table
+from bench.pipeline_read import BROWSING, DELETING, IN_C, SPARK, ReadRun, find_thresholds, growth_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,10 +34,10 @@ def test_every_reader_has_every_message_and_its_rate_is_told(tmp_path: Path) -> 
 
 
 def test_spark_is_compared_with_the_faster_way_of_our_client_round_by_round() -> None:
-    def run(spark_s: float) -> list[Ran]:
-        others = [Ran(BROWSING, 100, 2.0, 1), Ran(DELETING, 100, 1.0, 1), Ran(IN_C, 100, 0.5, 1)]
-        return [Ran(SPARK, 50, 1.0, 3.0), Ran(SPARK, 100, spark_s, 2.0), *others]
+    def run(spark_s: float) -> list[ReadRun]:
+        others = [ReadRun(BROWSING, 100, 2.0, 1), ReadRun(DELETING, 100, 1.0, 1), ReadRun(IN_C, 100, 0.5, 1)]
+        return [ReadRun(SPARK, 50, 1.0, 3.0), ReadRun(SPARK, 100, spark_s, 2.0), *others]
 
     rounds = [run(1.0), run(2.0), run(4.0)]
-    assert [bar.found for bar in find_bars(rounds, 100)] == [0.5, 0.25]
+    assert [bar.found for bar in find_thresholds(rounds, 100)] == [0.5, 0.25]
     assert "| 100 | 2.0 s | 50 | 2.0 us |" in growth_table(rounds)

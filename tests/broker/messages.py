@@ -38,7 +38,7 @@ def message(
     )
 
 
-def key_for(fragment: int, salt: int = 0) -> str:
+def key_for_fragment(fragment: int, salt: int = 0) -> str:
     """Return a partition key that leads to a fragment."""
     return next(
         name for name in (f"{salt}-{number}" for number in range(10_000)) if fragment_of(name.encode()) == fragment

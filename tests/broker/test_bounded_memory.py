@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.consumers import Answers
-from tests.broker.rig import Rig
+from tests.broker.consumers import Results
+from tests.broker.rig import BrokerHarness
 from twinbus.broker import line, window
 
 if TYPE_CHECKING:
@@ -13,49 +13,49 @@ if TYPE_CHECKING:
 
 
 def test_a_message_that_is_held_for_long_does_not_keep_what_passes_it() -> None:
-    rig = Rig()
-    rig.stored(b"held")
+    rig = BrokerHarness()
+    rig.send_stored(b"held")
     consumer = rig.consumer(1)
     for _ in range(50):
-        rig.stored(*[b"passes"] * 100)
+        rig.send_stored(*[b"passes"] * 100)
         passing = rig.consumer(100)
-        rig.main.settlement.complete(passing.numbers(), Answers())
-        rig.settle()
+        rig.main_fragment.settlement.complete(passing.lock_numbers(), Results())
+        rig.run_until_idle()
         passing.leave()
-    assert rig.main.count == 1
-    assert len(rig.main.out._heap) < 1_000  # noqa: SLF001  # what is out is one message
-    assert rig.main.settlement.complete(consumer.numbers(), Answers()) == []
+    assert rig.main_fragment.active_count == 1
+    assert len(rig.main_fragment.in_flight._heap) < 1_000  # noqa: SLF001  # what is out is one message
+    assert rig.main_fragment.settlement.complete(consumer.lock_numbers(), Results()) == []
 
 
 def test_a_message_that_goes_out_and_comes_back_is_kept_once() -> None:
-    rig = Rig()
-    rig.stored(b"held", b"released")
+    rig = BrokerHarness()
+    rig.send_stored(b"held", b"released")
     rig.consumer(1)
     for _ in range(2_000):
         consumer = rig.consumer(1)
-        rig.main.settlement.release(consumer.numbers(), Answers())
+        rig.main_fragment.settlement.release(consumer.lock_numbers(), Results())
         consumer.leave()
-        rig.settle()
-    assert len(rig.main.out._heap) < 1_000  # noqa: SLF001
+        rig.run_until_idle()
+    assert len(rig.main_fragment.in_flight._heap) < 1_000  # noqa: SLF001
 
 
 def test_the_window_holds_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (window, line):
         monkeypatch.setattr(module, "WINDOW_MESSAGES", 10)
-    monkeypatch.setattr(window, "_LOW_WATER", 5)
-    rig = Rig()
-    rig.stored(*[b"%d" % number for number in range(100)])
+    monkeypatch.setattr(window, "_REFILL_BELOW", 5)
+    rig = BrokerHarness()
+    rig.send_stored(*[b"%d" % number for number in range(100)])
     consumer = rig.consumer(1)
     assert len(rig.window.ready) <= 10
     consumer.grant(99)
-    rig.settle()
+    rig.run_until_idle()
     assert consumer.bodies == [b"%d" % number for number in range(100)]
 
 
 def test_without_consumers_nothing_is_kept() -> None:
-    rig = Rig()
-    rig.stored(b"1", b"2")
+    rig = BrokerHarness()
+    rig.send_stored(b"1", b"2")
     rig.consumer(1).leave()
-    rig.stored(b"3")
+    rig.send_stored(b"3")
     assert not rig.window.ready
     assert rig.consumer(10).bodies == [b"2", b"3"]

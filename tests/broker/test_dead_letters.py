@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.broker.consumers import Answers
-from tests.broker.rig import Rig
+from tests.broker.consumers import Results
+from tests.broker.rig import BrokerHarness
 from twinbus.model.errors import MessageTooLarge
 from twinbus.model.queue import QueueDescription
 from twinbus.store.protocol import Table
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from twinbus.amqp.message import Message
 
 
-def dead_letters(rig: Rig) -> list[Message]:
-    return rig.consumer(100, of=rig.dead_letters).messages
+def dead_letters(harness: BrokerHarness) -> list[Message]:
+    return harness.consumer(100, of=harness.dead_letters).messages
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.parametrize("expires", [False, True])
 def test_a_message_is_dead_lettered_with_its_last_delivery(most: int, expires: bool) -> None:  # noqa: FBT001
-    rig = Rig(QueueDescription(lock_duration_ms=5_000, max_delivery_count=most))
-    rig.stored(b"1")
+    rig = BrokerHarness(QueueDescription(lock_duration_ms=5_000, max_delivery_count=most))
+    rig.send_stored(b"1")
     for _ in range(most):
         assert rig.queue.runtime().dead_letter_count == 0
         consumer = rig.consumer(1)
         if expires:
-            rig.wait(5.1)
+            rig.advance(5.1)
         else:
-            rig.main.settlement.abandon(consumer.numbers(), Answers())
-        rig.settle()
+            rig.main_fragment.settlement.abandon(consumer.lock_numbers(), Results())
+        rig.run_until_idle()
         consumer.leave()
-    assert rig.main.count == 0
+    assert rig.main_fragment.active_count == 0
     (message,) = dead_letters(rig)
     assert message.application_properties == {
         "DeadLetterReason": "MaxDeliveryCountExceeded",
@@ -46,14 +46,14 @@ def test_a_message_is_dead_lettered_with_its_last_delivery(most: int, expires: b
 
 
 def test_a_released_message_was_not_delivered() -> None:
-    rig = Rig(QueueDescription(max_delivery_count=1))
-    rig.stored(b"1")
+    rig = BrokerHarness(QueueDescription(max_delivery_count=1))
+    rig.send_stored(b"1")
     for _ in range(3):
         consumer = rig.consumer(1)
-        rig.main.settlement.release(consumer.numbers(), Answers())
-        rig.settle()
+        rig.main_fragment.settlement.release(consumer.lock_numbers(), Results())
+        rig.run_until_idle()
         consumer.leave()
-    assert (rig.main.count, rig.dead_letters.count) == (1, 0)
+    assert (rig.main_fragment.active_count, rig.dead_letters.active_count) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_a_released_message_was_not_delivered() -> None:
     ],
 )
 def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[str, Any]) -> None:
-    rig = Rig()
-    rig.stored(b"1", b"2")
+    rig = BrokerHarness()
+    rig.send_stored(b"1", b"2")
     sent_ms = rig.clock.wall_ms()
     rig.clock.advance(5)
-    answers = Answers()
-    rig.main.settlement.dead_letter(rig.consumer(2).numbers()[1:], answers, **options)
-    rig.settle()
+    answers = Results()
+    rig.main_fragment.settlement.dead_letter(rig.consumer(2).lock_numbers()[1:], answers, **options)
+    rig.run_until_idle()
     assert answers == [None]
-    assert (rig.main.count, rig.dead_letters.count) == (1, 1)
+    assert (rig.main_fragment.active_count, rig.dead_letters.active_count) == (1, 1)
     (message,) = dead_letters(rig)
     assert message.application_properties == expected
     annotations = message.message_annotations
@@ -89,50 +89,52 @@ def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[s
 
 
 def test_a_dead_letter_is_not_dead_lettered_again() -> None:
-    rig = Rig(QueueDescription(max_delivery_count=1))
-    rig.stored(b"1")
-    rig.main.settlement.dead_letter(rig.consumer(1).numbers(), Answers())
-    rig.settle()
+    rig = BrokerHarness(QueueDescription(max_delivery_count=1))
+    rig.send_stored(b"1")
+    rig.main_fragment.settlement.dead_letter(rig.consumer(1).lock_numbers(), Results())
+    rig.run_until_idle()
     for count in range(3):
         consumer = rig.consumer(1, of=rig.dead_letters)
         (message,) = consumer.messages
         assert message.header is not None
         assert message.header.delivery_count == count
-        rig.dead_letters.settlement.dead_letter(consumer.numbers(), Answers(), reason="again")
-        rig.settle()
+        rig.dead_letters.settlement.dead_letter(consumer.lock_numbers(), Results(), reason="again")
+        rig.run_until_idle()
         consumer.leave()
-    assert rig.dead_letters.count == 1
+    assert rig.dead_letters.active_count == 1
 
 
 def test_a_lower_limit_holds_from_the_next_return() -> None:
-    rig = Rig(QueueDescription(max_delivery_count=10))
-    rig.stored(b"1")
+    rig = BrokerHarness(QueueDescription(max_delivery_count=10))
+    rig.send_stored(b"1")
     consumer = rig.consumer(1)
     rig.namespace.update_queue(rig.path, QueueDescription(max_delivery_count=1), updated_ms=0)
-    rig.main.settlement.abandon(consumer.numbers(), Answers())
-    rig.settle()
-    assert rig.dead_letters.count == 1
+    rig.main_fragment.settlement.abandon(consumer.lock_numbers(), Results())
+    rig.run_until_idle()
+    assert rig.dead_letters.active_count == 1
 
 
 def test_abandoned_with_properties_it_has_them_at_the_next_delivery() -> None:
-    rig = Rig()
-    rig.stored(b"1")
+    rig = BrokerHarness()
+    rig.send_stored(b"1")
     consumer = rig.consumer(1)
-    rig.main.settlement.abandon(consumer.numbers(), Answers(), {"why": "later"})
+    rig.main_fragment.settlement.abandon(consumer.lock_numbers(), Results(), {"why": "later"})
     consumer.grant(1)
-    rig.settle()
+    rig.run_until_idle()
     assert consumer.messages[1].application_properties == {"why": "later"}
-    assert rig.main.size == sum(map(len, rig.disk.synced[Table.LOG].values.values()))
+    assert rig.main_fragment.size == sum(map(len, rig.disk.synced[Table.LOG].values.values()))
 
 
 @pytest.mark.parametrize("how", ["abandon", "defer", "dead_letter"])
 def test_properties_cannot_grow_without_end(how: str) -> None:
     """What a receiver adds is refused beyond what a sender could; the message is there as it was."""
-    rig = Rig()
-    rig.stored(b"x")
-    answers = Answers()
-    getattr(rig.main.settlement, how)(rig.consumer(1).numbers(), answers, properties={"note": "x" * 70_000})
-    rig.settle()
+    rig = BrokerHarness()
+    rig.send_stored(b"x")
+    answers = Results()
+    getattr(rig.main_fragment.settlement, how)(
+        rig.consumer(1).lock_numbers(), answers, properties={"note": "x" * 70_000}
+    )
+    rig.run_until_idle()
     assert isinstance(answers[0], MessageTooLarge)
     assert rig.counts() == (1, 0, 0, 0)
     assert rig.consumer(1).bodies == [b"x"]

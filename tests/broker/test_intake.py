@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
-from twinbus.amqp.outline import field_offsets, outline_of, text_at
+from twinbus.amqp.outline import field_offsets, layout_of, text_at
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.broker.intake import Intake
-from twinbus.broker.ports.incoming import Parcel, Terms
-from twinbus.broker.record import make_envelope, take_apart
+from twinbus.broker.intake import MessageIntake
+from twinbus.broker.ports.incoming import IncomingBatch, ValidationPolicy
+from twinbus.broker.record import make_header, parse_record
 from twinbus.model.annotations import SCHEDULED_TIME
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ArgumentOutOfRange, MalformedMessage, MessageTooLarge, NotAllowed, ServiceBusError
@@ -24,18 +24,18 @@ from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinbus.broker.record import Parts
+    from twinbus.broker.record import RecordFields
 
 
-def make_intake() -> Intake:
+def make_intake() -> MessageIntake:
     numbers = count(1)
-    return Intake(NamespaceLimits(), lambda: f"made {next(numbers)}")
+    return MessageIntake(NamespaceLimits(), lambda: f"made {next(numbers)}")
 
 
-def take(payload: bytes, message_format: int = 0) -> list[Parts]:
-    parcel = Parcel()
-    make_intake().add_to(parcel, payload, message_format, 77, Terms())
-    return [take_apart(record) for record in parcel.records]
+def take(payload: bytes, message_format: int = 0) -> list[RecordFields]:
+    parcel = IncomingBatch()
+    make_intake().add_to(parcel, payload, message_format, 77, ValidationPolicy())
+    return [parse_record(record) for record in parcel.records]
 
 
 def with_property(**properties: str) -> bytes:
@@ -49,9 +49,9 @@ def test_the_bare_message_is_kept_to_the_byte() -> None:
     bare = build(properties=Properties(message_id="m"), application_properties={"a": 1}, body=data(b"x"))
     header = Header(durable=True, priority=7, ttl=5)
     (parts,) = take(build(header=header, delivery_annotations={"hop": 1}) + bare)
-    assert parts.bare == bare
+    assert parts.bare_message == bare
     assert parts.enqueued_ms == 77
-    assert parts.envelope == make_envelope(durable=True, priority=7, ttl_ms=5)
+    assert parts.header == make_header(durable=True, priority=7, ttl_ms=5)
 
 
 def test_delivery_annotations_are_kept_wherever_they_stand_except_ours() -> None:
@@ -60,7 +60,7 @@ def test_delivery_annotations_are_kept_wherever_they_stand_except_ours() -> None
     own = build(delivery_annotations={"mine": 1})
     for payload in (section + bare, bare + section):  # the SDK for Python writes them behind the body
         (parts,) = take(payload)
-        assert parts.bare == bare
+        assert parts.bare_message == bare
         assert (parts.delivery_annotation_count, parts.delivery_annotations) == (
             2,
             own[-len(parts.delivery_annotations) :],
@@ -98,7 +98,7 @@ def test_annotations_of_the_sender_are_kept_and_ours_are_not() -> None:
 def test_a_message_without_id_gets_one_and_keeps_the_rest() -> None:
     payload = build(properties=Properties(subject="s"), application_properties={"a": 1}, body=data(b"x"), footer={})
     (parts,) = take(payload)
-    before, after = Message(payload), Message(parts.bare)
+    before, after = Message(payload), Message(parts.bare_message)
     assert after.properties == Properties(message_id="made 1", subject="s")
     for section in (Section.APPLICATION_PROPERTIES, Section.DATA, Section.FOOTER):
         assert after.raw(section) == before.raw(section)
@@ -107,7 +107,7 @@ def test_a_message_without_id_gets_one_and_keeps_the_rest() -> None:
 @pytest.mark.parametrize("payload", [build(body=data(b"x")), build(body=value(None)), build(properties=Properties())])
 def test_so_does_one_without_properties(payload: bytes) -> None:
     (parts,) = take(payload)
-    properties = Message(parts.bare).properties
+    properties = Message(parts.bare_message).properties
     assert properties is not None
     assert properties.message_id == "made 1"
 
@@ -117,7 +117,7 @@ def test_so_does_one_without_properties(payload: bytes) -> None:
 
 def test_each_section_of_a_batch_is_a_message() -> None:
     messages = [build(properties=Properties(message_id=f"m{number}"), body=data(b"x")) for number in range(3)]
-    assert [parts.bare for parts in take(data(*messages), BATCH_FORMAT)] == messages
+    assert [parts.bare_message for parts in take(data(*messages), BATCH_FORMAT)] == messages
 
 
 @pytest.mark.parametrize("payload", [b"", build(properties=Properties(message_id="m")), build(body=value(b"x"))])
@@ -127,11 +127,11 @@ def test_a_batch_without_messages_is_refused(payload: bytes) -> None:
 
 
 def test_one_wrong_message_of_a_batch_refuses_all() -> None:
-    parcel = Parcel()
+    parcel = IncomingBatch()
     right = build(properties=Properties(message_id="m"), body=data(b"x"))
     wrong = build(properties=Properties(message_id="m" * 129), body=data(b"x"))
     with pytest.raises(ArgumentOutOfRange):
-        make_intake().add_to(parcel, data(right, wrong), BATCH_FORMAT, 0, Terms())
+        make_intake().add_to(parcel, data(right, wrong), BATCH_FORMAT, 0, ValidationPolicy())
     assert len(parcel) == 0
 
 
@@ -234,7 +234,7 @@ messages = st.builds(
 
 @given(messages)
 def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
-    message, outline = Message(payload), outline_of(payload)
+    message, outline = Message(payload), layout_of(payload)
     if outline is None:
         return
     header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
@@ -248,31 +248,31 @@ def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
 
 
 terms = st.builds(
-    Terms,
+    ValidationPolicy,
     ttl_ms=st.sampled_from([5_000, FOREVER_MS]),
     requires_session=st.booleans(),
     detects_duplicates=st.booleans(),
 )
 
 
-def added(add: Callable[[Parcel], None]) -> tuple[object, ...]:
-    parcel = Parcel()
+def added(add: Callable[[IncomingBatch], None]) -> tuple[object, ...]:
+    parcel = IncomingBatch()
     try:
         add(parcel)
     except NotAllowed as error:
         return (str(error),)
-    return (parcel.records, parcel.ids, parcel.pings)
+    return (parcel.records, parcel.duplicate_ids, parcel.ping_count)
 
 
 @given(messages, terms)
-def test_both_ways_make_the_same_record(payload: bytes, terms: Terms) -> None:
+def test_both_ways_make_the_same_record(payload: bytes, terms: ValidationPolicy) -> None:
     usual = added(lambda parcel: make_intake().add_to(parcel, payload, 0, 77, terms))
-    assert usual == added(lambda parcel: make_intake()._add_unusual(parcel, payload, 77, terms))  # noqa: SLF001
+    assert usual == added(lambda parcel: make_intake()._add_decoded(parcel, payload, 77, terms))  # noqa: SLF001
 
 
 @given(messages)
 def test_fields_are_found_where_they_are(payload: bytes) -> None:
-    outline = outline_of(payload)
+    outline = layout_of(payload)
     if outline is None:
         return
     fields = field_offsets(payload, outline[3], 11)
@@ -288,5 +288,5 @@ def test_fields_are_found_where_they_are(payload: bytes) -> None:
 def test_the_usual_message_has_an_outline() -> None:
     """Else it takes the slow way, which is right and takes three times as long."""
     bare = build(properties=Properties(message_id="m"), body=data(b"x"))
-    assert outline_of(build(header=Header(durable=True)) + bare) is not None
-    assert outline_of(bare) is not None
+    assert layout_of(build(header=Header(durable=True)) + bare) is not None
+    assert layout_of(bare) is not None

@@ -6,33 +6,33 @@ from itertools import pairwise
 from random import Random, SystemRandom
 from uuid import UUID
 
-from twinbus.broker.locks import Locks, TokenSource, pack_number
-from twinbus.broker.ports.numbers import tag_of, token_of
-from twinbus.broker.record import Envelope, make_plain_record
+from twinbus.broker.locks import Locks, TokenSource, pack_lock_number
+from twinbus.broker.ports.numbers import delivery_tag_of, lock_token_of
+from twinbus.broker.record import MessageHeader, make_plain_record
 
-RECORD = make_plain_record(Envelope(), b"", 0)
+RECORD = make_plain_record(MessageHeader(), b"", 0)
 
 
 def test_a_tag_is_the_token_as_dot_net_writes_it() -> None:
     token = bytes(range(16))
-    assert tag_of(token) == UUID(bytes=token).bytes_le
-    assert token_of(tag_of(token)) == token
+    assert delivery_tag_of(token) == UUID(bytes=token).bytes_le
+    assert lock_token_of(delivery_tag_of(token)) == token
 
 
 def test_a_lock_is_known_by_tag_and_by_token() -> None:
     locks = Locks(TokenSource(Random(1)))
     number = locks.add([(5, RECORD), (6, RECORD)], 10.0)[1].number
-    suffix = pack_number(number)
+    suffix = pack_lock_number(number)
     token, tag = locks.token_prefix + suffix, locks.tag_prefix + suffix
-    assert tag == tag_of(token)
-    assert locks.numbers_in([token, tag]) == [number, number]
+    assert tag == delivery_tag_of(token)
+    assert locks.lock_numbers_of([token, tag]) == [number, number]
 
 
 def test_a_token_of_another_life_or_length_is_none() -> None:
     locks = Locks(TokenSource(Random(1)))
     locks.add([(5, RECORD)], 10.0)
     life = locks.token_prefix
-    assert locks.numbers_in([bytes(16), b"", life, life + bytes(7), life + bytes(9)]) == [0, 0, 0, 0, 0]
+    assert locks.lock_numbers_of([bytes(16), b"", life, life + bytes(7), life + bytes(9)]) == [0, 0, 0, 0, 0]
     assert locks.take(0, 0.0) is None
 
 
@@ -81,7 +81,7 @@ def test_a_renewed_lock_lasts_longer_than_those_after_it() -> None:
 
 
 def test_the_number_of_a_lock_says_nothing_about_that_of_another() -> None:
-    locks = Locks(TokenSource(SystemRandom()), fragment=7)
+    locks = Locks(TokenSource(SystemRandom()), fragment_number=7)
     numbers = [lock.number for _ in range(3) for lock in locks.add([(at, RECORD) for at in range(1_000)], 10.0)]
     assert {number >> 56 for number in numbers} == {7}
     random = [number & (1 << 56) - 1 for number in numbers]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.consumers import Answers
+from tests.broker.consumers import Results
 from tests.broker.messages import property_of
-from tests.broker.rig import Rig
-from tests.parts import part_of
-from twinbus.broker.ports.settlement import How
-from twinbus.broker.settlement import REASON_BYTES
+from tests.broker.rig import BrokerHarness
+from tests.parts import local_part
+from twinbus.broker.ports.settlement import Disposition
+from twinbus.broker.settlement import DEAD_LETTER_SPARE_BYTES
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import MessageTooLarge, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.model.limits import NamespaceLimits
@@ -22,110 +22,112 @@ if TYPE_CHECKING:
 
 LARGE: Mapping[str, object] = {"note": "x" * 600}
 SMALL: Mapping[str, object] = {"DeadLetterReason": "broken", "DeadLetterErrorDescription": "x" * 300}
-CHANGING = (How.ABANDON, How.DEFER, How.DEAD_LETTER)
+CHANGING = (Disposition.ABANDON, Disposition.DEFER, Disposition.DEAD_LETTER)
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+def harness(monkeypatch: pytest.MonkeyPatch) -> BrokerHarness:
     monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that its 1,024 are bytes
-    rig = Rig()
-    rig.stored(bytes(300), bytes(300))
+    rig = BrokerHarness()
+    rig.send_stored(bytes(300), bytes(300))
     return rig
 
 
-def settle(rig: Rig, how: How, properties: Mapping[str, object]) -> ServiceBusError | None:
-    consumer, answers = rig.consumer(1), Answers()
-    assert rig.main.settlement.settle(how, consumer.numbers(), answers, properties) == []
+def settle(harness: BrokerHarness, how: Disposition, properties: Mapping[str, object]) -> ServiceBusError | None:
+    consumer, answers = harness.consumer(1), Results()
+    assert harness.main_fragment.settlement.settle(how, consumer.lock_numbers(), answers, properties) == []
     consumer.leave()
-    rig.settle()
+    harness.run_until_idle()
     (outcome,) = answers
     return outcome
 
 
 @pytest.mark.parametrize("how", CHANGING)
-def test_properties_that_do_not_fit_are_refused_and_the_message_stays_as_it_was(rig: Rig, how: How) -> None:
-    size = part_of(rig.queue).held_bytes()
-    refused = settle(rig, how, LARGE)
+def test_properties_that_do_not_fit_are_refused_and_the_message_stays_as_it_was(
+    harness: BrokerHarness, how: Disposition
+) -> None:
+    size = local_part(harness.queue).stored_bytes()
+    refused = settle(harness, how, LARGE)
     assert isinstance(refused, QuotaExceeded)
     assert "'orders'" in str(refused)
-    assert (part_of(rig.queue).held_bytes(), rig.counts()) == (size, (2, 0, 0, 0))
-    consumer = rig.consumer(5)
+    assert (local_part(harness.queue).stored_bytes(), harness.counts()) == (size, (2, 0, 0, 0))
+    consumer = harness.consumer(5)
     assert [property_of(found, "note") for found in consumer.messages] == [None, None]
 
 
-@pytest.mark.parametrize("how", [How.COMPLETE, How.RELEASE, *CHANGING])
-def test_a_full_entity_lets_receivers_settle_without_properties(rig: Rig, how: How) -> None:
-    object.__setattr__(rig.queue.description, "max_size_mb", 1)
-    assert settle(rig, how, {}) is None
+@pytest.mark.parametrize("how", [Disposition.COMPLETE, Disposition.RELEASE, *CHANGING])
+def test_a_full_entity_lets_receivers_settle_without_properties(harness: BrokerHarness, how: Disposition) -> None:
+    object.__setattr__(harness.queue.description, "max_size_mb", 1)
+    assert settle(harness, how, {}) is None
 
 
-def test_several_messages_that_grow_together_are_weighed_together(rig: Rig) -> None:
-    consumer, answers = rig.consumer(2), Answers()
-    rig.main.settlement.abandon(consumer.numbers(), answers, {"note": "x" * 150})
-    rig.settle()
+def test_several_messages_that_grow_together_are_weighed_together(harness: BrokerHarness) -> None:
+    consumer, answers = harness.consumer(2), Results()
+    harness.main_fragment.settlement.abandon(consumer.lock_numbers(), answers, {"note": "x" * 150})
+    harness.run_until_idle()
     assert [type(one) for one in answers] == [QuotaExceeded]
-    assert settle(rig, How.ABANDON, {"note": "x" * 150}) is None
+    assert settle(harness, Disposition.ABANDON, {"note": "x" * 150}) is None
 
 
 def test_the_last_abandon_before_a_message_is_dead_lettered_is_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)
     limits = NamespaceLimits(max_properties_bytes=500)
-    rig = Rig(QueueDescription(max_delivery_count=1), limits=limits)
-    rig.stored(bytes(300))
-    assert isinstance(settle(rig, How.ABANDON, {"note": "x" * 700}), MessageTooLarge | QuotaExceeded)
+    rig = BrokerHarness(QueueDescription(max_delivery_count=1), limits=limits)
+    rig.send_stored(bytes(300))
+    assert isinstance(settle(rig, Disposition.ABANDON, {"note": "x" * 700}), MessageTooLarge | QuotaExceeded)
     assert rig.counts() == (1, 0, 0, 0)
-    assert settle(rig, How.ABANDON, {"note": "x"}) is None
+    assert settle(rig, Disposition.ABANDON, {"note": "x"}) is None
     assert rig.counts() == (0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("how", CHANGING)
-def test_on_a_full_disk_messages_do_not_grow(rig: Rig, how: How) -> None:
-    rig.journal.refusal = "its disk is nearly full"
-    assert isinstance(settle(rig, how, {"note": "x" * REASON_BYTES}), StoreUnavailable)
-    assert settle(rig, how, {}) is None
+def test_on_a_full_disk_messages_do_not_grow(harness: BrokerHarness, how: Disposition) -> None:
+    harness.commit_log.disk_full_reason = "its disk is nearly full"
+    assert isinstance(settle(harness, how, {"note": "x" * DEAD_LETTER_SPARE_BYTES}), StoreUnavailable)
+    assert settle(harness, how, {}) is None
 
 
-def test_a_short_reason_to_dead_letter_is_noted_whatever_is_full(rig: Rig) -> None:
-    object.__setattr__(rig.queue.description, "max_size_mb", 1)
-    rig.journal.refusal = "its disk is nearly full"
-    assert settle(rig, How.DEAD_LETTER, SMALL) is None
-    dead = rig.consumer(1, of=rig.dead_letters)
+def test_a_short_reason_to_dead_letter_is_noted_whatever_is_full(harness: BrokerHarness) -> None:
+    object.__setattr__(harness.queue.description, "max_size_mb", 1)
+    harness.commit_log.disk_full_reason = "its disk is nearly full"
+    assert settle(harness, Disposition.DEAD_LETTER, SMALL) is None
+    dead = harness.consumer(1, of=harness.dead_letters)
     assert property_of(dead.messages[0], "DeadLetterReason") == "broken"
 
 
-def test_dead_letters_do_not_grow_by_being_abandoned(rig: Rig) -> None:
-    assert settle(rig, How.DEAD_LETTER, {}) is None
-    consumer, answers = rig.consumer(1, of=rig.dead_letters), Answers()
-    rig.dead_letters.settlement.abandon(consumer.numbers(), answers, LARGE)
-    rig.settle()
+def test_dead_letters_do_not_grow_by_being_abandoned(harness: BrokerHarness) -> None:
+    assert settle(harness, Disposition.DEAD_LETTER, {}) is None
+    consumer, answers = harness.consumer(1, of=harness.dead_letters), Results()
+    harness.dead_letters.settlement.abandon(consumer.lock_numbers(), answers, LARGE)
+    harness.run_until_idle()
     assert [type(one) for one in answers] == [QuotaExceeded]
 
 
 @pytest.mark.parametrize("how", CHANGING)
-def test_in_a_transaction_properties_that_do_not_fit_roll_it_back(rig: Rig, how: How) -> None:
-    consumer, answers = rig.consumer(1), Answers()
-    transaction = Transaction(rig.namespace.intake)
-    transaction.settle(rig.queue.parts[0], rig.main, consumer.numbers(), how, LARGE)
+def test_in_a_transaction_properties_that_do_not_fit_roll_it_back(harness: BrokerHarness, how: Disposition) -> None:
+    consumer, answers = harness.consumer(1), Results()
+    transaction = Transaction(harness.namespace.intake)
+    transaction.settle(harness.queue.parts[0], harness.main_fragment, consumer.lock_numbers(), how, LARGE)
     transaction.commit(answers)
-    rig.settle()
+    harness.run_until_idle()
     assert [type(one) for one in answers] == [QuotaExceeded]
-    assert rig.main.settlement.holds(consumer.numbers()[0])
+    assert harness.main_fragment.settlement.is_lock_valid(consumer.lock_numbers()[0])
 
 
 def test_no_more_deferred_messages_are_locked_at_a_time_than_others() -> None:
-    rig = Rig(limits=NamespaceLimits(max_locks=2))
-    rig.stored(b"1", b"2", b"3")
+    rig = BrokerHarness(limits=NamespaceLimits(max_locks=2))
+    rig.send_stored(b"1", b"2", b"3")
     for _ in range(3):
-        assert settle(rig, How.DEFER, {}) is None
+        assert settle(rig, Disposition.DEFER, {}) is None
     found: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
-    rig.main.deferral.receive([1, 2], found.append, deletes=False)
-    rig.settle()
+    rig.main_fragment.deferral.receive([1, 2], found.append, receive_and_delete=False)
+    rig.run_until_idle()
     with pytest.raises(ServerBusy, match="2 deferred messages are locked"):
-        rig.main.deferral.receive([3], found.append, deletes=False)
+        rig.main_fragment.deferral.receive([3], found.append, receive_and_delete=False)
     assert isinstance(found[0], list)
     token = found[0][0][1]
-    rig.main.settlement.complete(rig.main.lock_numbers([token]), Answers())
-    rig.settle()
-    rig.main.deferral.receive([3], found.append, deletes=False)
-    rig.settle()
+    rig.main_fragment.settlement.complete(rig.main_fragment.lock_numbers([token]), Results())
+    rig.run_until_idle()
+    rig.main_fragment.deferral.receive([3], found.append, receive_and_delete=False)
+    rig.run_until_idle()
     assert len(found) == 2

@@ -2,74 +2,76 @@
 
 from __future__ import annotations
 
-from tests.broker.consumers import Answers
-from tests.broker.rig import Rig
+from tests.broker.consumers import Results
+from tests.broker.rig import BrokerHarness
 
 
 def test_it_is_deleted_before_it_is_delivered() -> None:
-    rig = Rig()
-    rig.stored(b"1")
+    rig = BrokerHarness()
+    rig.send_stored(b"1")
     consumer = rig.consumer(deletes=True)
     consumer.grant(1)
-    while rig.main.count:
+    while rig.main_fragment.active_count:
         assert consumer.deliveries == []
-        (rig.turn or rig.mail).popleft()() if rig.turn or rig.mail else rig.store.step()
+        (
+            rig.deferred_calls or rig.store_callbacks
+        ).popleft()() if rig.deferred_calls or rig.store_callbacks else rig.store.step()
     assert consumer.bodies == [b"1"]
 
 
 def test_what_was_meant_for_one_who_left_is_there_for_the_next() -> None:
-    rig = Rig()
-    rig.stored(b"1", b"2", b"3")
+    rig = BrokerHarness()
+    rig.send_stored(b"1", b"2", b"3")
     first = rig.consumer(deletes=True)
-    rig.settle()
+    rig.run_until_idle()
     first.grant(2)
-    rig.settle_reads()
+    rig.run_until_commit()
     first.leave()
-    rig.settle()
-    assert rig.main.count == 3
+    rig.run_until_idle()
+    assert rig.main_fragment.active_count == 3
     assert rig.consumer(10).bodies == [b"1", b"2", b"3"]
 
 
 def test_what_comes_back_while_nobody_is_there_is_delivered_once_and_in_order() -> None:
     """Message 2 was abandoned and message 3 stored again when there was no consumer: both are read from disk."""
-    rig = Rig()
-    rig.stored(b"1", b"2", b"3")
+    rig = BrokerHarness()
+    rig.send_stored(b"1", b"2", b"3")
     holder = rig.consumer(2)
     deleting = rig.consumer(deletes=True)
     deleting.grant(1)
-    answers = Answers()
-    rig.main.settlement.abandon(holder.numbers()[1:], answers)
+    answers = Results()
+    rig.main_fragment.settlement.abandon(holder.lock_numbers()[1:], answers)
     holder.leave()
     deleting.leave()
-    rig.settle()
+    rig.run_until_idle()
     assert answers == [None]
     consumer = rig.consumer()
     consumer.drain()  # without credit: it only reads ahead
-    rig.settle()
+    rig.run_until_idle()
     consumer.grant(10)
     assert consumer.bodies == [b"2", b"3"]
 
 
 def test_room_is_given_back_when_the_store_fails() -> None:
-    rig = Rig()
-    rig.stored(b"1", b"2")
+    rig = BrokerHarness()
+    rig.send_stored(b"1", b"2")
     consumer = rig.consumer(deletes=True)
-    rig.fail()
+    rig.fail_next_sync()
     consumer.grant(2)
-    rig.settle()
-    assert rig.failed
+    rig.run_until_idle()
+    assert rig.failed_logs
     assert consumer.deliveries == []
     rig.reopen()
-    rig.settle()
+    rig.run_until_idle()
     assert consumer.bodies == [b"1", b"2"]
 
 
 def test_a_drain_ends_after_what_is_being_deleted_was_delivered() -> None:
-    rig = Rig()
-    rig.stored(b"1")
+    rig = BrokerHarness()
+    rig.send_stored(b"1")
     consumer = rig.consumer(deletes=True)
     consumer.credit = 5
     consumer.drain()
-    rig.settle()
+    rig.run_until_idle()
     assert consumer.bodies == [b"1"]
-    assert consumer.drains == 1
+    assert consumer.drain_count == 1

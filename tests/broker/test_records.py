@@ -14,18 +14,18 @@ from twinbus.amqp.encode import write
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Symbol
 from twinbus.broker.record import (
-    Envelope,
-    Parts,
-    alarm_of,
+    MessageHeader,
+    RecordFields,
     change_record,
-    make_envelope,
+    due_time_of,
+    make_header,
     make_plain_record,
     make_record,
+    parse_record,
     render_locked,
-    render_open,
-    session_of,
-    shared_of,
-    take_apart,
+    render_unlocked,
+    session_id_of,
+    shared_body_of,
 )
 
 BARE = build(
@@ -45,7 +45,7 @@ def pairs(annotations: dict[str, Any]) -> bytes:
 
 
 envelopes = st.builds(
-    make_envelope,
+    make_header,
     durable=st.booleans(),
     priority=st.integers(0, 255),
     ttl_ms=st.none() | st.integers(0, 2**32 - 1),
@@ -63,7 +63,7 @@ annotated = st.dictionaries(st.sampled_from(["a", "x-opt-partition-key", "b" * 1
     st.tuples(st.integers(0, 2**63), st.none() | st.binary(max_size=300), st.integers(0, 9), annotated),
 )
 def test_a_delivery_says_all_that_its_record_holds(
-    envelope: Envelope,
+    envelope: MessageHeader,
     annotations: dict[str, Any],
     count: int,
     sequence: int,
@@ -74,25 +74,25 @@ def test_a_delivery_says_all_that_its_record_holds(
     alarm_ms, session, shared, told = special
     encoded = pairs(annotations)
     record = make_record(
-        Parts(
+        RecordFields(
             envelope,
             BARE,
             at_ms,
-            alarm_ms=alarm_ms,
-            session=session,
+            due_ms=alarm_ms,
+            session_id=session,
             annotations=encoded,
             annotation_count=2 * len(annotations),
             delivery_count=count,
-            shared=shared,
+            shared_body=shared,
             delivery_annotations=pairs(told),
             delivery_annotation_count=2 * len(told),
         )
     )
-    payload = render_locked(record, sequence, TOKEN, 99) if is_locked else render_open(record, sequence)
+    payload = render_locked(record, sequence, TOKEN, 99) if is_locked else render_unlocked(record, sequence)
     message = Message(payload)
     header = message.header
     assert header is not None
-    assert make_envelope(durable=header.durable, priority=header.priority, ttl_ms=header.ttl) == envelope
+    assert make_header(durable=header.durable, priority=header.priority, ttl_ms=header.ttl) == envelope
     assert header.delivery_count == count
     assert not header.first_acquirer
     assert message.bare() == BARE
@@ -105,46 +105,46 @@ def test_a_delivery_says_all_that_its_record_holds(
     assert message.delivery_annotations == ours | told
     assert message.message_annotations == expected
     assert encoded in message.raw(Section.MESSAGE_ANNOTATIONS)
-    parts = take_apart(record)
-    assert (parts.envelope, parts.delivery_count, parts.enqueued_ms) == (envelope, count, at_ms)
-    assert (parts.alarm_ms, alarm_of(record)) == (alarm_ms, alarm_ms)
-    assert (parts.session, session_of(record)) == (session, session)
-    assert (parts.annotations, parts.annotation_count, parts.bare) == (encoded, 2 * len(annotations), BARE)
+    parts = parse_record(record)
+    assert (parts.header, parts.delivery_count, parts.enqueued_ms) == (envelope, count, at_ms)
+    assert (parts.due_ms, due_time_of(record)) == (alarm_ms, alarm_ms)
+    assert (parts.session_id, session_id_of(record)) == (session, session)
+    assert (parts.annotations, parts.annotation_count, parts.bare_message) == (encoded, 2 * len(annotations), BARE)
     assert (parts.delivery_annotations, parts.delivery_annotation_count) == (pairs(told), 2 * len(told))
-    assert (parts.shared, shared_of(record), make_record(parts)) == (shared, shared, record)
+    assert (parts.shared_body, shared_body_of(record), make_record(parts)) == (shared, shared, record)
 
 
 def test_a_record_of_the_version_before_is_read_as_one_without_delivery_annotations() -> None:
     """As it was stored: a session, and an annotation."""
     head = struct.pack(">BBBBIQQQHIH", 2, 1 | 8, 4, 0, 3, 0, 77, 0, 2, len(pairs({"a": 1})), 2)
     record = head + b"s1" + pairs({"a": 1}) + BARE
-    parts = take_apart(record)
-    assert (parts.session, parts.delivery_count, parts.bare) == (b"s1", 3, BARE)
+    parts = parse_record(record)
+    assert (parts.session_id, parts.delivery_count, parts.bare_message) == (b"s1", 3, BARE)
     assert (parts.delivery_annotation_count, parts.delivery_annotations) == (0, b"")
     assert make_record(parts) == record
 
 
 def test_a_plain_record_is_one_without_annotations() -> None:
-    envelope = make_envelope(durable=True, priority=9, ttl_ms=1_000)
-    assert make_plain_record(envelope, BARE, 5) == make_record(Parts(envelope, BARE, 5))
+    envelope = make_header(durable=True, priority=9, ttl_ms=1_000)
+    assert make_plain_record(envelope, BARE, 5) == make_record(RecordFields(envelope, BARE, 5))
 
 
 def test_a_message_without_time_to_live_is_delivered_without() -> None:
-    never = make_plain_record(make_envelope(durable=False, priority=4, ttl_ms=None), BARE, 5)
-    at_once = make_plain_record(make_envelope(durable=False, priority=4, ttl_ms=0), BARE, 5)
-    ttls = [header.ttl for record in (never, at_once) if (header := Message(render_open(record, 1)).header)]
+    never = make_plain_record(make_header(durable=False, priority=4, ttl_ms=None), BARE, 5)
+    at_once = make_plain_record(make_header(durable=False, priority=4, ttl_ms=0), BARE, 5)
+    ttls = [header.ttl for record in (never, at_once) if (header := Message(render_unlocked(record, 1)).header)]
     assert ttls == [None, 0]
 
 
 def test_a_changed_count_changes_nothing_else() -> None:
-    record = make_record(Parts(make_envelope(durable=True, priority=4, ttl_ms=7), BARE, 5))
+    record = make_record(RecordFields(make_header(durable=True, priority=4, ttl_ms=7), BARE, 5))
     changed = change_record(record, delivery_count=3)
-    assert take_apart(changed) == take_apart(record)._replace(delivery_count=3)
+    assert parse_record(changed) == parse_record(record)._replace(delivery_count=3)
 
 
 def test_changed_properties_keep_the_bytes_of_the_others() -> None:
-    record = make_plain_record(make_envelope(durable=True, priority=4, ttl_ms=None), BARE, 5)
-    bare = take_apart(change_record(record, properties={"color": "blue", "new": True})).bare
+    record = make_plain_record(make_header(durable=True, priority=4, ttl_ms=None), BARE, 5)
+    bare = parse_record(change_record(record, properties={"color": "blue", "new": True})).bare_message
     before, after = Message(BARE), Message(bare)
     assert after.application_properties == {"size": 7, "color": "blue", "new": True}
     kept = dict(before.pairs(Section.APPLICATION_PROPERTIES))
@@ -163,18 +163,18 @@ def test_changed_properties_keep_the_bytes_of_the_others() -> None:
     ],
 )
 def test_properties_can_be_set_on_any_message(bare: bytes) -> None:
-    record = make_plain_record(make_envelope(durable=True, priority=4, ttl_ms=None), bare, 5)
-    before, after = Message(bare), Message(take_apart(change_record(record, properties={"why": "x"})).bare)
+    record = make_plain_record(make_header(durable=True, priority=4, ttl_ms=None), bare, 5)
+    before, after = Message(bare), Message(parse_record(change_record(record, properties={"why": "x"})).bare_message)
     assert after.application_properties == {"why": "x"}
     for section in (Section.PROPERTIES, Section.DATA, Section.FOOTER):
         assert after.raw(section) == before.raw(section)
 
 
 def test_annotations_are_added_behind_those_of_the_sender() -> None:
-    envelope = make_envelope(durable=True, priority=4, ttl_ms=None)
-    record = make_record(Parts(envelope, BARE, 5, annotations=pairs({"a": 1}), annotation_count=2))
+    envelope = make_header(durable=True, priority=4, ttl_ms=None)
+    record = make_record(RecordFields(envelope, BARE, 5, annotations=pairs({"a": 1}), annotation_count=2))
     changed = change_record(record, annotations={"x-opt-enqueue-sequence-number": 12})
-    annotations = Message(render_open(changed, 3)).message_annotations
+    annotations = Message(render_unlocked(changed, 3)).message_annotations
     assert annotations == {
         "a": 1,
         "x-opt-enqueue-sequence-number": 12,

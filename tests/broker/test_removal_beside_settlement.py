@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from tests.broker.consumers import Answers
-from tests.broker.rig import Rig
-from twinbus.broker.ports.removal import Outcome, Wanted
+from tests.broker.consumers import Results
+from tests.broker.rig import BrokerHarness
+from twinbus.broker.ports.removal import RemovalCriteria, RemovalResult
 
 
 def test_a_message_deferred_during_a_purge_of_deferred_ones_is_not_lost() -> None:
-    rig = Rig()
-    rig.stored(b"1", b"2", b"3")
-    first, second, third = rig.consumer(3).numbers()
-    rig.main.settlement.defer([first, third], Answers())
-    rig.settle()
+    rig = BrokerHarness()
+    rig.send_stored(b"1", b"2", b"3")
+    first, second, third = rig.consumer(3).lock_numbers()
+    rig.main_fragment.settlement.defer([first, third], Results())
+    rig.run_until_idle()
     outcomes: list[object] = []
-    answers = Answers()
-    rig.main.settlement.defer([second], answers)
-    rig.main.removal.remove_deferred(Wanted(), outcomes.append)
-    rig.settle()
+    answers = Results()
+    rig.main_fragment.settlement.defer([second], answers)
+    rig.main_fragment.removal.remove_deferred(RemovalCriteria(), outcomes.append)
+    rig.run_until_idle()
     (outcome,) = outcomes
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, RemovalResult)
     assert answers == [None]
-    assert outcome.removed == 2
-    assert rig.main.holdings.shown.deferred_count == 1
+    assert outcome.removed_count == 2
+    assert rig.main_fragment.message_table.committed.deferred_count == 1
     found: list[object] = []
-    rig.main.deferral.receive([2], found.append, deletes=True)
-    rig.settle()
+    rig.main_fragment.deferral.receive([2], found.append, receive_and_delete=True)
+    rig.run_until_idle()
     assert isinstance(found[0], list)

@@ -37,7 +37,7 @@ def test_a_cancelled_call_is_not_made() -> None:
 
 def test_whoever_owns_the_loop_is_told_of_something_earlier() -> None:
     timers, told = Timers(FakeClock(monotonic_s=0.0)), []
-    timers.on_earlier = lambda: told.append(timers.due_in_s())
+    timers.on_earlier_deadline = lambda: told.append(timers.due_in_s())
     for when_s in (5.0, 6.0, 4.0):
         timers.call_at(when_s, lambda: None)
     assert told == [5.0, 4.0]

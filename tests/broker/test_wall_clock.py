@@ -2,91 +2,91 @@
 
 from __future__ import annotations
 
-from tests.broker.consumers import Answers
+from tests.broker.consumers import Results
 from tests.broker.messages import annotation_of
-from tests.broker.rig import Rig
+from tests.broker.rig import BrokerHarness
 from twinbus.model.queue import QueueDescription
 
 DAY_MS = 86_400_000
 DEAD_LETTERING = QueueDescription(dead_lettering_on_expiration=True, lock_duration_ms=30_000)
 
 
-def jump(rig: Rig, by_ms: int) -> None:
-    rig.clock.set_wall_ms(rig.clock.wall_ms() + by_ms)
-    rig.wait(1)
+def jump(harness: BrokerHarness, by_ms: int) -> None:
+    harness.clock.set_wall_ms(harness.clock.wall_ms() + by_ms)
+    harness.advance(1)
 
 
 def test_no_lock_is_lost() -> None:
-    rig = Rig(DEAD_LETTERING)
-    rig.stored(b"a", b"b")
+    rig = BrokerHarness(DEAD_LETTERING)
+    rig.send_stored(b"a", b"b")
     consumer = rig.consumer(2)
     jump(rig, DAY_MS)
-    assert all(rig.main.settlement.holds(number) for number in consumer.numbers())
+    assert all(rig.main_fragment.settlement.is_lock_valid(number) for number in consumer.lock_numbers())
     jump(rig, -2 * DAY_MS)
-    answers = Answers()
-    assert rig.main.settlement.complete(consumer.numbers(), answers) == []
-    rig.settle()
+    answers = Results()
+    assert rig.main_fragment.settlement.complete(consumer.lock_numbers(), answers) == []
+    rig.run_until_idle()
     assert answers == [None]
     assert len(consumer.deliveries) == 2
 
 
 def test_no_session_is_lost() -> None:
-    rig = Rig(QueueDescription(requires_session=True, lock_duration_ms=30_000))
-    rig.stored(b"a", session="s")
-    consumer = rig.accept(credit=5)
+    rig = BrokerHarness(QueueDescription(requires_session=True, lock_duration_ms=30_000))
+    rig.send_stored(b"a", session="s")
+    consumer = rig.accept_session(credit=5)
     for by_ms in (DAY_MS, -2 * DAY_MS):
         jump(rig, by_ms)
-        assert rig.main.find_session(b"s", consumer) is consumer.hold
+        assert rig.main_fragment.find_session_lock(b"s", consumer) is consumer.session_lock
     assert consumer.errors == []
     assert len(consumer.deliveries) == 1
 
 
 def test_times_to_live_and_schedules_go_by_the_wall() -> None:
-    rig = Rig(DEAD_LETTERING)
-    rig.stored(b"lives an hour", ttl_ms=3_600_000)
-    rig.stored(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
+    rig = BrokerHarness(DEAD_LETTERING)
+    rig.send_stored(b"lives an hour", ttl_ms=3_600_000)
+    rig.send_stored(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
     jump(rig, DAY_MS)
     assert rig.counts() == (1, 0, 0, 1)
     assert rig.consumer(9).bodies == [b"due in an hour"]
 
 
 def test_set_back_they_wait_for_the_wall() -> None:
-    rig = Rig(DEAD_LETTERING)
-    rig.stored(b"lives an hour", ttl_ms=3_600_000)
-    rig.stored(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
+    rig = BrokerHarness(DEAD_LETTERING)
+    rig.send_stored(b"lives an hour", ttl_ms=3_600_000)
+    rig.send_stored(b"due in an hour", due_ms=rig.clock.wall_ms() + 3_600_000)
     jump(rig, -DAY_MS)
-    rig.wait(4_000)
+    rig.advance(4_000)
     assert rig.counts() == (1, 0, 1, 0)
     jump(rig, DAY_MS)
-    rig.wait(11)
+    rig.advance(11)
     assert rig.counts() == (1, 0, 0, 1)
 
 
 def test_what_is_sent_after_the_clock_was_set_back_goes_by_the_new_time() -> None:
-    rig = Rig(DEAD_LETTERING)
-    rig.stored(b"before", ttl_ms=1_000)
-    rig.wait(3)
+    rig = BrokerHarness(DEAD_LETTERING)
+    rig.send_stored(b"before", ttl_ms=1_000)
+    rig.advance(3)
     jump(rig, -DAY_MS)
-    rig.stored(b"lives a minute", ttl_ms=60_000)
-    rig.stored(b"due in a minute", due_ms=rig.clock.wall_ms() + 60_000)
-    rig.wait(62)
-    rig.wait(11)
+    rig.send_stored(b"lives a minute", ttl_ms=60_000)
+    rig.send_stored(b"due in a minute", due_ms=rig.clock.wall_ms() + 60_000)
+    rig.advance(62)
+    rig.advance(11)
     assert rig.counts() == (1, 0, 0, 2)
     assert rig.consumer(9).bodies == [b"due in a minute"]
 
 
 def test_no_message_seems_older_than_one_before_it() -> None:
-    rig = Rig()
-    rig.stored(b"a")
+    rig = BrokerHarness()
+    rig.send_stored(b"a")
     jump(rig, -DAY_MS)
-    rig.stored(b"b")
+    rig.send_stored(b"b")
     times = [annotation_of(message, "x-opt-enqueued-time") for message in rig.consumer(9).messages]
     assert times[0] <= times[1]
 
 
 def test_nothing_is_delivered_twice() -> None:
-    rig = Rig(DEAD_LETTERING)
-    rig.stored(b"later", due_ms=rig.clock.wall_ms() + 60_000)
+    rig = BrokerHarness(DEAD_LETTERING)
+    rig.send_stored(b"later", due_ms=rig.clock.wall_ms() + 60_000)
     consumer = rig.consumer(9)
     for by_ms in (DAY_MS, -DAY_MS, DAY_MS, -2 * DAY_MS):
         jump(rig, by_ms)

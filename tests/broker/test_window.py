@@ -24,15 +24,15 @@ def test_what_was_read_is_ready_but_for_what_is_out() -> None:
     fill(window, 2, 3, 5, out=frozenset({3}))
     assert ready(window) == [2, 5]
     assert window.next_read == 6
-    assert window.bytes == 2
+    assert window.ready_bytes == 2
 
 
 def test_after_the_last_there_is_nothing_up_to_the_end_of_the_read() -> None:
     window = Window(1)
     fill(window, end=40)
     assert window.next_read == 40
-    assert not window.wants_more(40)
-    assert window.wants_more(41)
+    assert not window.needs_read(40)
+    assert window.needs_read(41)
 
 
 def test_what_was_read_before_a_lower_message_came_back_is_read_again() -> None:
@@ -42,7 +42,7 @@ def test_what_was_read_before_a_lower_message_came_back_is_read_again() -> None:
     window.fill([row(5)], 5, 100, lambda _: False)
     assert ready(window) == []
     assert window.next_read == 3
-    assert window.wants_more(100)
+    assert window.needs_read(100)
 
 
 def test_what_comes_back_goes_to_its_place() -> None:
@@ -50,9 +50,9 @@ def test_what_comes_back_goes_to_its_place() -> None:
     fill(window, 1, 2, 3, 4, 5)
     assert [sequence for sequence, _ in window.take(4)] == [1, 2, 3, 4]
     for sequence in (3, 1, 4, 2):
-        window.put_back(sequence, b"x")
+        window.requeue(sequence, b"x")
     assert ready(window) == [1, 2, 3, 4, 5]
-    assert window.bytes == 5
+    assert window.ready_bytes == 5
 
 
 def test_what_was_just_stored_is_taken_only_next_to_what_was_read() -> None:
@@ -66,6 +66,6 @@ def test_what_was_just_stored_is_taken_only_next_to_what_was_read() -> None:
 def test_cleared_it_reads_on_from_its_lowest() -> None:
     window = Window(1)
     fill(window, 2, 3)
-    assert window.lowest == 2
+    assert window.lowest_available == 2
     window.clear()
-    assert (window.next_read, window.lowest, window.bytes) == (2, 2, 0)
+    assert (window.next_read, window.lowest_available, window.ready_bytes) == (2, 2, 0)

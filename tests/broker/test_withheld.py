@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.broker.consumers import Answers, TestConsumer
+from tests.broker.consumers import FakeConsumer, Results
 from tests.broker.messages import message
-from tests.broker.rig import Rig
-from tests.broker.test_redelivery import claimed, gone
-from tests.broker.topics import LARGE, TopicRig
-from tests.parts import part_of
+from tests.broker.rig import BrokerHarness
+from tests.broker.test_redelivery import attach_exclusive, detach
+from tests.broker.topics import LARGE, TopicHarness
+from tests.parts import local_part
 from twinbus.amqp.encode import encode
 from twinbus.amqp.types import Symbol
-from twinbus.broker.line import Line
-from twinbus.broker.ports.claim import Claim
-from twinbus.broker.ports.removal import Wanted
-from twinbus.broker.remote.visitor import Visitor
+from twinbus.broker.line import Dispatcher
+from twinbus.broker.ports.claim import ExclusiveReceiver
+from twinbus.broker.ports.removal import RemovalCriteria
+from twinbus.broker.remote.visitor import RemoteConsumer
 from twinbus.broker.window import WINDOW_MESSAGES
 
 if TYPE_CHECKING:
@@ -27,117 +27,117 @@ LOCK_S = 60
 LONG = "x" * 300
 
 
-def put(rig: Rig, *payloads: bytes) -> None:
-    assert rig.sent(*payloads) == [None]
+def store_with_destination(harness: BrokerHarness, *payloads: bytes) -> None:
+    assert harness.send_and_wait(*payloads) == [None]
 
 
-def put_words(rig: Rig, words: str) -> None:
+def store_destinations(harness: BrokerHarness, words: str) -> None:
     """A message for each word: the word is its body, and the word's first letter is its property `to`."""
-    put(rig, *[message(word.encode(), to=word[0]) for word in words.split()])
+    store_with_destination(harness, *[message(word.encode(), to=word[0]) for word in words.split()])
 
 
-def withhold(rig: Rig, *values: str, name: str = "to", of: Fragment | None = None) -> None:
+def withhold(harness: BrokerHarness, *values: str, name: str = "to", of: Fragment | None = None) -> None:
     """Ask as the operation does."""
-    line = (of or rig.main).line
-    assert isinstance(line, Line)
+    line = (of or harness.main_fragment).dispatcher
+    assert isinstance(line, Dispatcher)
     line.withhold(name, values)
     line.dispatch()
-    rig.settle()
+    harness.run_until_idle()
 
 
-def grant(rig: Rig, consumer: TestConsumer, credit: int) -> None:
+def grant(harness: BrokerHarness, consumer: FakeConsumer, credit: int) -> None:
     consumer.grant(credit)
-    rig.settle()
+    harness.run_until_idle()
 
 
-def words_of(consumer: TestConsumer) -> str:
+def destinations_of(consumer: FakeConsumer) -> str:
     return b" ".join(consumer.bodies).decode()
 
 
-def restarted(rig: Rig) -> Rig:
+def restarted(harness: BrokerHarness) -> BrokerHarness:
     """Another broker on the same disk."""
-    rig.crash()
-    return rig
+    harness.crash()
+    return harness
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
 
 
 def test_other_messages_are_delivered_and_withheld_ones_stay_active() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3 b4")
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3 b4")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     grant(rig, receiver, 10)
-    assert words_of(receiver) == "b2 b4"
-    rig.main.settlement.complete(receiver.numbers(), Answers())
-    rig.settle()
+    assert destinations_of(receiver) == "b2 b4"
+    rig.main_fragment.settlement.complete(receiver.lock_numbers(), Results())
+    rig.run_until_idle()
     assert rig.counts() == (2, 0, 0, 0)
 
 
 def test_released_messages_come_in_order_and_before_later_ones() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3 b4")
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3 b4")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     grant(rig, receiver, 1)
-    put_words(rig, "a5 b6")
+    store_destinations(rig, "a5 b6")
     withhold(rig)
     grant(rig, receiver, 10)
-    assert words_of(receiver) == "b2 a1 a3 b4 a5 b6"
+    assert destinations_of(receiver) == "b2 a1 a3 b4 a5 b6"
 
 
 def test_a_request_replaces_the_one_before() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 c3 a4 b5 c6")
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 c3 a4 b5 c6")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a", "b")
     withhold(rig, "b", "c")
     grant(rig, receiver, 10)
-    assert words_of(receiver) == "a1 a4"
+    assert destinations_of(receiver) == "a1 a4"
     withhold(rig, "a", name="another property")
-    assert words_of(receiver) == "a1 a4 b2 c3 b5 c6"
+    assert destinations_of(receiver) == "a1 a4 b2 c3 b5 c6"
 
 
 def test_arrivals_with_a_withheld_value_are_skipped_and_others_delivered() -> None:
-    rig = Rig()
-    receiver = claimed(rig, 1, 10)
+    rig = BrokerHarness()
+    receiver = attach_exclusive(rig, 1, 10)
     withhold(rig, "a")
-    put_words(rig, "a1 b2")
-    put_words(rig, "a3")
-    put_words(rig, "b4 a5")
-    assert words_of(receiver) == "b2 b4"
+    store_destinations(rig, "a1 b2")
+    store_destinations(rig, "a3")
+    store_destinations(rig, "b4 a5")
+    assert destinations_of(receiver) == "b2 b4"
     withhold(rig)
-    assert words_of(receiver) == "b2 b4 a1 a3 a5"
+    assert destinations_of(receiver) == "b2 b4 a1 a3 a5"
 
 
 @pytest.mark.parametrize("way", ["release", "abandon", "let the lock expire"])
 def test_a_message_that_comes_back_while_it_is_withheld_is_not_delivered_before_its_value_is_released(way: str) -> None:
-    rig = Rig()
-    put_words(rig, "a1 a2 b3")
-    receiver = claimed(rig, 1, 2)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 a2 b3")
+    receiver = attach_exclusive(rig, 1, 2)
     withhold(rig, "a")
     if way == "release":
-        rig.main.settlement.release(receiver.numbers(), Answers())
+        rig.main_fragment.settlement.release(receiver.lock_numbers(), Results())
     elif way == "abandon":
-        rig.main.settlement.abandon(receiver.numbers(), Answers())
+        rig.main_fragment.settlement.abandon(receiver.lock_numbers(), Results())
     else:
-        rig.wait(LOCK_S + 1)
-    rig.settle()
+        rig.advance(LOCK_S + 1)
+    rig.run_until_idle()
     grant(rig, receiver, 10)
-    assert words_of(receiver) == "a1 a2 b3"
+    assert destinations_of(receiver) == "a1 a2 b3"
     withhold(rig)
-    assert words_of(receiver) == "a1 a2 b3 a1 a2"
+    assert destinations_of(receiver) == "a1 a2 b3 a1 a2"
 
 
 def test_more_messages_are_withheld_than_the_window_holds() -> None:
-    rig = Rig()
+    rig = BrokerHarness()
     count = WINDOW_MESSAGES + 500
-    put_words(rig, " ".join([f"a{number}" for number in range(count)]) + " b")
-    receiver = claimed(rig, 1, 0)
+    store_destinations(rig, " ".join([f"a{number}" for number in range(count)]) + " b")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     grant(rig, receiver, count)
-    assert words_of(receiver) == "b"
+    assert destinations_of(receiver) == "b"
     assert not rig.window.ready
     withhold(rig)
     grant(rig, receiver, 1)
@@ -148,47 +148,47 @@ def test_more_messages_are_withheld_than_the_window_holds() -> None:
 
 
 def test_the_next_receiver_gets_all_messages_in_order() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3 b4")
-    first = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3 b4")
+    first = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     grant(rig, first, 1)
-    gone(rig, first)
-    second = claimed(rig, 2, 10)
-    assert words_of(second) == "a1 b2 a3 b4"
+    detach(rig, first)
+    second = attach_exclusive(rig, 2, 10)
+    assert destinations_of(second) == "a1 b2 a3 b4"
 
 
 def test_a_drain_ends_though_messages_are_withheld() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3")
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     receiver.credit = 10
     receiver.drain()
-    rig.settle()
-    assert (words_of(receiver), receiver.drains) == ("b2", 1)
+    rig.run_until_idle()
+    assert (destinations_of(receiver), receiver.drain_count) == ("b2", 1)
 
 
 def test_a_receiver_that_deletes_what_it_receives_deletes_nothing_that_is_withheld() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3")
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3")
     receiver = rig.consumer(deletes=True)
     withhold(rig, "a")
     grant(rig, receiver, 10)
-    assert (words_of(receiver), rig.counts()[0]) == ("b2", 2)
+    assert (destinations_of(receiver), rig.counts()[0]) == ("b2", 2)
     withhold(rig)
-    assert (words_of(receiver), rig.counts()[0]) == ("b2 a1 a3", 0)
+    assert (destinations_of(receiver), rig.counts()[0]) == ("b2 a1 a3", 0)
 
 
 def test_withheld_messages_that_were_deleted_are_not_delivered() -> None:
-    rig = Rig()
-    put_words(rig, "a1 a2 a3")
-    receiver = claimed(rig, 1, 10)
-    rig.main.settlement.release(receiver.numbers(), Answers())
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 a2 a3")
+    receiver = attach_exclusive(rig, 1, 10)
+    rig.main_fragment.settlement.release(receiver.lock_numbers(), Results())
     withhold(rig, "a")
     before = len(receiver.deliveries)
-    rig.main.removal.remove_active(Wanted(most=2), lambda _: None)
-    rig.settle()
+    rig.main_fragment.removal.remove_active(RemovalCriteria(max_count=2), lambda _: None)
+    rig.run_until_idle()
     withhold(rig)
     assert receiver.bodies[before:] == [b"a3"]
 
@@ -197,45 +197,45 @@ def test_withheld_messages_that_were_deleted_are_not_delivered() -> None:
 
 
 def test_the_same_values_are_withheld_after_the_store_failed_and_no_message_is_lost() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3 b4")
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3 b4")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     grant(rig, receiver, 1)
     rig.restart()
     grant(rig, receiver, 10)
-    assert words_of(receiver) == "b2 b2 b4"
-    put_words(rig, "a5 b6")
+    assert destinations_of(receiver) == "b2 b2 b4"
+    store_destinations(rig, "a5 b6")
     withhold(rig)
-    assert words_of(receiver) == "b2 b2 b4 b6 a1 a3 a5"
+    assert destinations_of(receiver) == "b2 b2 b4 b6 a1 a3 a5"
 
 
 def test_a_restart_of_the_broker_finds_the_messages_that_were_withheld() -> None:
-    rig = Rig()
-    put_words(rig, "b1 a2 b3 a4 b5")
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_destinations(rig, "b1 a2 b3 a4 b5")
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a")
     grant(rig, receiver, 10)
-    rig.main.settlement.complete(receiver.numbers(), Answers())
-    rig.settle()
-    put_words(rig, "b6")
-    assert rig.main.holdings.low == 2
+    rig.main_fragment.settlement.complete(receiver.lock_numbers(), Results())
+    rig.run_until_idle()
+    store_destinations(rig, "b6")
+    assert rig.main_fragment.message_table.low_watermark == 2
     other = restarted(rig)
-    assert words_of(claimed(other, 2, 10)) == "a2 a4 b6"
+    assert destinations_of(attach_exclusive(other, 2, 10)) == "a2 a4 b6"
 
 
 def test_the_low_water_mark_moves_on_when_released_messages_are_completed() -> None:
-    rig = Rig()
-    put_words(rig, "a1 b2 a3")
-    receiver = claimed(rig, 1, 10)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 a3")
+    receiver = attach_exclusive(rig, 1, 10)
     withhold(rig, "a")
-    rig.main.settlement.release(receiver.numbers(), Answers())
-    rig.settle()
+    rig.main_fragment.settlement.release(receiver.lock_numbers(), Results())
+    rig.run_until_idle()
     withhold(rig)
-    rig.main.settlement.complete(receiver.numbers()[-3:], Answers())
-    rig.settle()
-    put_words(rig, "b4")
-    assert rig.main.holdings.low == 4
+    rig.main_fragment.settlement.complete(receiver.lock_numbers()[-3:], Results())
+    rig.run_until_idle()
+    store_destinations(rig, "b4")
+    assert rig.main_fragment.message_table.low_watermark == 4
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------
@@ -275,9 +275,9 @@ DELIVERED = {
 
 @pytest.mark.parametrize("name", [*WITHHELD, *DELIVERED])
 def test_a_message_is_withheld_if_its_property_is_one_of_the_texts_however_it_is_encoded(name: str) -> None:
-    rig = Rig()
-    put(rig, (WITHHELD | DELIVERED)[name])
-    receiver = claimed(rig, 1, 0)
+    rig = BrokerHarness()
+    store_with_destination(rig, (WITHHELD | DELIVERED)[name])
+    receiver = attach_exclusive(rig, 1, 0)
     withhold(rig, "a", LONG, "größe", "")
     grant(rig, receiver, 1)
     assert len(receiver.deliveries) == (name in DELIVERED)
@@ -286,33 +286,33 @@ def test_a_message_is_withheld_if_its_property_is_one_of_the_texts_however_it_is
 
 
 def test_messages_of_a_subscription_that_share_their_body_with_another_are_withheld() -> None:
-    rig = TopicRig()
+    rig = TopicHarness()
     subscription, _ = rig.subscribe("one"), rig.subscribe("other")
     rig.store_messages(message(LARGE + b"1", to="a"), message(LARGE + b"2", to="b"), to=rig.topic)
-    assert rig.kept() == (2, 0)
-    receiver = rig.consumer(of=part_of(subscription).main)
-    withhold(rig, "a", of=part_of(subscription).main)
+    assert rig.shared_body_counts() == (2, 0)
+    receiver = rig.consumer(of=local_part(subscription).main)
+    withhold(rig, "a", of=local_part(subscription).main)
     grant(rig, receiver, 10)
     assert receiver.bodies == [LARGE + b"2"]
-    withhold(rig, of=part_of(subscription).main)
+    withhold(rig, of=local_part(subscription).main)
     assert receiver.bodies == [LARGE + b"2", LARGE + b"1"]
 
 
 def test_a_receiver_that_comes_before_the_messages_of_a_gone_exclusive_one_are_back_gets_all() -> None:
     """A receiver of another process that deletes: those that it has not seen have to be on disk again first."""
-    rig = Rig()
-    put_words(rig, "a1 b2 b3")
-    visitor = Visitor(1, rig.main, client=1, deletes=True, notify=lambda _notice: None)
-    claim = Claim()
-    claim.take(visitor, 7, [rig.main])
-    assert isinstance(rig.main.line, Line)
-    rig.main.line.add(visitor)
+    rig = BrokerHarness()
+    store_destinations(rig, "a1 b2 b3")
+    visitor = RemoteConsumer(1, rig.main_fragment, client_id=1, receive_and_delete=True, notify=lambda _notice: None)
+    claim = ExclusiveReceiver()
+    claim.assign(visitor, 7, [rig.main_fragment])
+    assert isinstance(rig.main_fragment.dispatcher, Dispatcher)
+    rig.main_fragment.dispatcher.add(visitor)
     withhold(rig, "a")
-    visitor.claim(2)
-    rig.settle()
-    visitor.leave(seen=1)
-    claim.give_up(visitor)
+    visitor.grant_credit(2)
+    rig.run_until_idle()
+    visitor.detach(received_count=1)
+    claim.release(visitor)
     plain = rig.consumer()
-    rig.settle()
+    rig.run_until_idle()
     grant(rig, plain, 10)
-    assert words_of(plain) == "a1 b3"
+    assert destinations_of(plain) == "a1 b3"

@@ -17,14 +17,14 @@ from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory, QueueCli
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.client import MessageReceiver
 
 TIME_LIMIT_S = 100.0
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 SHORTEST_LOCK_S = 5.0
 SESSIONS = {"RequiresSession": "true"}
-SHORT = {"LockDuration": "PT5S"}
+SHORT_LOCK = {"LockDuration": "PT5S"}
 SUBSCRIPTION = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
     '<SubscriptionDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
@@ -35,7 +35,7 @@ SUBSCRIPTION = (
 class Bus:
     """The client's side of a test."""
 
-    def __init__(self, server: Served, *, tls: bool = False) -> None:
+    def __init__(self, server: ServerProcess, *, tls: bool = False) -> None:
         self.server = server
         self._tls = tls
         self._factories: list[MessagingFactory] = []
@@ -45,7 +45,7 @@ class Bus:
         shown = self.server.tls_connection_string if self._tls else self.server.connection_string
         usual: dict[str, Any] = {
             "retry_policy": NO_RETRY,
-            "operation_timeout": PATIENCE_S,
+            "operation_timeout": TIMEOUT_S,
             "ca_file": self.server.ca_file,
         }
         factory = MessagingFactory.from_connection_string(connection_string or shown, **(usual | options))
@@ -53,25 +53,25 @@ class Bus:
         return factory
 
     @property
-    def own(self) -> MessagingFactory:
+    def shared_factory(self) -> MessagingFactory:
         """The first one, for whoever needs no other."""
         return self._factories[0] if self._factories else self.factory()
 
-    def make_queue(self, **elements: str) -> QueueClient:
+    def create_queue(self, **elements: str) -> QueueClient:
         """A client for a queue that no other test has."""
-        return self.own.create_queue_client(self.server.make_queue(**elements))
+        return self.shared_factory.create_queue_client(self.server.create_queue(**elements))
 
-    def make_topic(self, *subscriptions: str, elements: str = "") -> str:
+    def create_topic(self, *subscriptions: str, elements: str = "") -> str:
         """A topic that no other test has, with subscriptions that get all messages."""
-        topic = f"topic-of-{self.server.make_queue()}"
-        self.server.put(topic, "TopicDescription")
+        topic = f"topic-of-{self.server.create_queue()}"
+        self.server.create_entity(topic, "TopicDescription")
         for name in subscriptions:
-            self.server.ask("PUT", f"{topic}/Subscriptions/{name}", SUBSCRIPTION.format(elements), expected=201)
+            self.server.request("PUT", f"{topic}/Subscriptions/{name}", SUBSCRIPTION.format(elements), expected=201)
         return topic
 
-    def counts(self, queue: QueueClient) -> tuple[int, int]:
+    def message_counts(self, queue: QueueClient) -> tuple[int, int]:
         """Messages in a queue and in its dead-letter queue."""
-        return self.server.counts(queue.path)
+        return self.server.message_counts(queue.path)
 
     async def run(self, test: Coroutine[Any, Any, None]) -> None:
         """The test, and what is to be true after each."""
@@ -92,7 +92,7 @@ async def receive(receiver: MessageReceiver | QueueClient, count: int) -> list[B
     """So many messages, in as many calls as it takes."""
     received: list[BrokeredMessage] = []
     while len(received) < count:
-        found = await receiver.receive_batch(count - len(received), PATIENCE_S)
+        found = await receiver.receive_batch(count - len(received), TIMEOUT_S)
         assert found, f"{len(received)} of {count} messages came"
         received += found
     return received
@@ -103,22 +103,22 @@ async def receive_one(receiver: MessageReceiver | QueueClient) -> BrokeredMessag
     return (await receive(receiver, 1))[0]
 
 
-async def eventually(happened: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     """Look again and again whether something has happened elsewhere."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not happened():  # noqa: ASYNC110  # it happens in another process
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110  # it happens in another process
             await asyncio.sleep(0.02)
 
 
-async def cut(factory: MessagingFactory) -> None:
+async def cut_connection(factory: MessagingFactory) -> None:
     """Have its connection lost, as a cable that is pulled out does it."""
-    conversation = factory._conversation  # noqa: SLF001  # nobody else wants to
+    conversation = factory._connection  # noqa: SLF001  # nobody else wants to
     assert conversation is not None
     conversation.abort()
-    await asyncio.wait_for(asyncio.shield(conversation.lost), PATIENCE_S)
+    await asyncio.wait_for(asyncio.shield(conversation.lost), TIMEOUT_S)
 
 
-def numbered(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
+def numbered_messages(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
     """Messages whose bodies are their numbers."""
     return [BrokeredMessage(f"{number}", **properties) for number in range(count)]
 

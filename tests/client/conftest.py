@@ -11,7 +11,7 @@ import uvloop
 from tests.client.bus import Bus
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -26,10 +26,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture
-def bus(server: Served) -> Bus:
+def bus(server: ServerProcess) -> Bus:
     return Bus(server)
 
 
 @pytest.fixture(params=["plain", "tls"])
-def every_bus(server: Served, request: pytest.FixtureRequest) -> Bus:
+def every_bus(server: ServerProcess, request: pytest.FixtureRequest) -> Bus:
     return Bus(server, tls=request.param == "tls")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import cut, numbered, receive_one
+from tests.client.bus import cut_connection, numbered_messages, receive_one
 from twinbus.client import BrokeredMessage
 
 if TYPE_CHECKING:
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["on its link", "by its lock"])
 async def test_an_abandoned_message_comes_first_with_changed_properties(bus: Bus, is_cut: bool) -> None:  # noqa: FBT001
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(2, properties={"kept": 1, "tries": 0}))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(2, properties={"kept": 1, "tries": 0}))
     message = await receive_one(queue)
     if is_cut:
-        await cut(bus.own)
+        await cut_connection(bus.shared_factory)
     await queue.abandon(message, {"tries": 1})
     again = await receive_one(queue)
     assert (again.text, again.delivery_count, again.properties) == ("0", 2, {"kept": 1, "tries": 1})
 
 
 async def test_a_released_message_has_not_been_delivered(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     await queue.receiver.release(await receive_one(queue))
     assert (await receive_one(queue)).delivery_count == 1

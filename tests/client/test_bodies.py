@@ -30,7 +30,7 @@ VALUES = [
 
 @pytest.mark.parametrize("body", [b"", b"bytes \x00\xff", "text", "Zürich 🚂", "x" * 100_000])
 async def test_bytes_and_text_come_back_as_bytes(bus: Bus, body: bytes | str) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage(body))
     message = await receive_one(queue)
     assert message.body == (body.encode() if isinstance(body, str) else body)
@@ -39,7 +39,7 @@ async def test_bytes_and_text_come_back_as_bytes(bus: Bus, body: bytes | str) ->
 
 
 async def test_values_come_back_in_their_types(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     for value in VALUES:
         await queue.send(BrokeredMessage(value))
         body = (await receive_one(queue)).body
@@ -48,7 +48,7 @@ async def test_values_come_back_in_their_types(bus: Bus) -> None:
 
 
 async def test_sequences_come_back(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     payload = build(properties=Properties(message_id="1"), body=sequence([1, "two"], [None]))
     await queue.sender.deliver(payload)
     message = await receive_one(queue)
@@ -58,6 +58,6 @@ async def test_sequences_come_back(bus: Bus) -> None:
 
 
 async def test_a_message_without_a_body_comes_back(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage(None))
     assert (await receive_one(queue)).body == b""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.client import BrokeredMessage, RetryPolicy
-from twinbus.client.errors import error_of
-from twinbus.client.retry import Pauses
+from twinbus.client.errors import error_for_condition
+from twinbus.client.retry import Backoff
 from twinbus.model.errors import ServerBusy, StoreUnavailable
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
@@ -121,16 +121,18 @@ async def test_the_timeout_of_a_single_call_counts() -> None:
 
 def test_a_pause_that_the_server_names_is_kept_and_the_policy_has_the_others() -> None:
     policy = RetryPolicy(busy_pause_s=7)
-    assert Pauses(policy).next_s(error_of("com.microsoft:server-busy", AZURE), 60) == 4
-    assert Pauses(policy).next_s(error_of("com.microsoft:server-busy", "'orders' is too busy"), 60) == 7
-    assert Pauses(policy).next_s(error_of("com.microsoft:server-busy", AZURE), 3) == 1.5
+    assert Backoff(policy).next_pause_s(error_for_condition("com.microsoft:server-busy", AZURE), 60) == 4
+    assert (
+        Backoff(policy).next_pause_s(error_for_condition("com.microsoft:server-busy", "'orders' is too busy"), 60) == 7
+    )
+    assert Backoff(policy).next_pause_s(error_for_condition("com.microsoft:server-busy", AZURE), 3) == 1.5
 
 
 def test_only_a_busy_server_is_tried_again_after_less_than_the_pause_of_the_policy() -> None:
     policy = RetryPolicy(max_retries=1_000, first_pause_s=5)
-    assert Pauses(policy).next_s(StoreUnavailable("x"), 3) is None
-    pauses, left_s, tries = Pauses(policy), 3.0, 0
-    while (pause_s := pauses.next_s(ServerBusy("x"), left_s)) is not None:
+    assert Backoff(policy).next_pause_s(StoreUnavailable("x"), 3) is None
+    pauses, left_s, tries = Backoff(policy), 3.0, 0
+    while (pause_s := pauses.next_pause_s(ServerBusy("x"), left_s)) is not None:
         left_s, tries = left_s - pause_s, tries + 1
     assert tries == TRIES - 1
-    assert Pauses(policy).next_s(ServerBusy("x"), 0.0) is None
+    assert Backoff(policy).next_pause_s(ServerBusy("x"), 0.0) is None

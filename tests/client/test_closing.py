@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, numbered, receive, receive_one
+from tests.client.bus import SESSIONS, numbered_messages, receive, receive_one
 from twinbus.client import BrokeredMessage, FactoryState
 from twinbus.client.errors import ConnectionLost, ObjectClosed
 
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 async def test_everything_can_be_closed_again_and_is_of_no_use_afterwards(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
-    sender, receiver = every_bus.own.create_message_sender("q"), every_bus.own.create_message_receiver("q")
+    sender, receiver = (
+        every_bus.shared_factory.create_message_sender("q"),
+        every_bus.shared_factory.create_message_receiver("q"),
+    )
     for one in (queue, sender, receiver):
         await one.close()
         await one.close()
@@ -43,7 +46,7 @@ async def test_everything_can_be_closed_again_and_is_of_no_use_afterwards(every_
 
 
 async def test_a_client_that_never_received_does_not_begin_after_it_was_closed(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.close()
     with pytest.raises(ObjectClosed):
         await queue.receive(0)
@@ -51,8 +54,8 @@ async def test_a_client_that_never_received_does_not_begin_after_it_was_closed(b
 
 async def test_a_factory_ends_with_all_that_it_made(bus: Bus) -> None:
     factory = bus.factory()
-    queue, sessions = bus.make_queue(), bus.make_queue(**SESSIONS)
-    await queue.send_batch(numbered(3))
+    queue, sessions = bus.create_queue(), bus.create_queue(**SESSIONS)
+    await queue.send_batch(numbered_messages(3))
     receiver = factory.create_message_receiver(queue.path, prefetch=3)
     assert (await receive_one(receiver)).text == "0"
     session = await sessions.accept_session("one")
@@ -73,24 +76,26 @@ async def test_a_factory_ends_with_all_that_it_made(bus: Bus) -> None:
 
 
 async def test_whoever_waits_for_a_message_gets_none_when_the_receiver_is_closed(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     waiting = [asyncio.ensure_future(queue.receive(60)) for _ in range(3)]
     await queue.receiver.open()
     await asyncio.sleep(0.1)
     async with asyncio.timeout(3):
         await queue.close()
         assert await asyncio.gather(*waiting) == [None] * 3
-    await bus.own.create_message_sender(queue.path).send(BrokeredMessage("x"))
-    assert (await receive_one(bus.own.create_message_receiver(queue.path))).delivery_count == 1
+    await bus.shared_factory.create_message_sender(queue.path).send(BrokeredMessage("x"))
+    assert (await receive_one(bus.shared_factory.create_message_receiver(queue.path))).delivery_count == 1
 
 
 async def test_whoever_sends_while_the_sender_is_closed_is_told_whether_it_may_have_been_sent(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.sender.open()
-    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered(3)]
-    early = asyncio.ensure_future(bus.own.create_queue_client(queue.path).send(BrokeredMessage("not attached yet")))
+    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered_messages(3)]
+    early = asyncio.ensure_future(
+        bus.shared_factory.create_queue_client(queue.path).send(BrokeredMessage("not attached yet"))
+    )
     await asyncio.sleep(0)
-    await bus.own.close()
+    await bus.shared_factory.close()
     outcomes = await asyncio.gather(*sends, early, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3 + [ObjectClosed]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import numbered
+from tests.client.bus import numbered_messages
 from twinbus.client import ReceiveMode
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("mode", list(ReceiveMode))
 async def test_each_message_goes_to_one_of_them(bus: Bus, mode: ReceiveMode) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(400))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(400))
     found: list[str] = []
 
     async def work(factory: MessagingFactory, prefetch: int) -> int:
@@ -34,4 +34,4 @@ async def test_each_message_goes_to_one_of_them(bus: Bus, mode: ReceiveMode) -> 
     counts = await asyncio.gather(*[work(bus.factory(), prefetch) for prefetch in (0, 0, 5, 20)])
     assert sorted(found, key=int) == [f"{number}" for number in range(400)]
     assert all(counts)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)

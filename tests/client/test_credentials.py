@@ -10,12 +10,12 @@ import pytest
 
 from tests.client.bus import receive_one
 from twinbus.client import BrokeredMessage, RetryPolicy, Token
-from twinbus.client.tokens import SAS
+from twinbus.client.tokens import SAS_TOKEN_TYPE
 from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
     from tests.client.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PERSISTENT = RetryPolicy(max_retries=100, first_pause_s=1)
 
@@ -23,7 +23,7 @@ PERSISTENT = RetryPolicy(max_retries=100, first_pause_s=1)
 class OwnTokens:
     """An application's own."""
 
-    def __init__(self, server: Served, lifetime_s: float = 3600) -> None:
+    def __init__(self, server: ServerProcess, lifetime_s: float = 3600) -> None:
         self.asked_for: list[str] = []
         self._server = server
         self._lifetime_s = lifetime_s
@@ -31,17 +31,17 @@ class OwnTokens:
     async def token(self, audience: str) -> Token:
         self.asked_for.append(audience)
         text = self._server.token("", lifetime_s=self._lifetime_s)
-        return Token(text, SAS, time.time() + self._lifetime_s)
+        return Token(text, SAS_TOKEN_TYPE, time.time() + self._lifetime_s)
 
 
-def shown(server: Served, credentials: str) -> str:
+def shown(server: ServerProcess, credentials: str) -> str:
     endpoint = server.connection_string.split(";", 1)[0]
     return f"{endpoint};{credentials};UseDevelopmentEmulator=true"
 
 
 @pytest.mark.parametrize("kind", ["wrong key", "unknown name", "expired", "of another queue", "no token"])
 async def test_who_has_no_right_is_told_at_once_and_does_not_try_again(bus: Bus, kind: str) -> None:
-    server, queue = bus.server, bus.make_queue()
+    server, queue = bus.server, bus.create_queue()
     strings = {
         "wrong key": f"SharedAccessKeyName={server.key_name};SharedAccessKey=c2VjcmV0",
         "unknown name": f"SharedAccessKeyName=Nobody;SharedAccessKey={server.key}",
@@ -58,7 +58,7 @@ async def test_who_has_no_right_is_told_at_once_and_does_not_try_again(bus: Bus,
 
 
 async def test_a_token_in_the_connection_string_is_good_for_its_scope(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     factory = bus.factory(shown(bus.server, f"SharedAccessSignature={bus.server.token(queue.path)}"))
     allowed = factory.create_queue_client(queue.path)
     await allowed.send(BrokeredMessage("x"))
@@ -69,16 +69,16 @@ async def test_a_token_in_the_connection_string_is_good_for_its_scope(bus: Bus) 
 
 async def test_an_application_can_bring_its_own_tokens_and_is_asked_once_for_each_entity(bus: Bus) -> None:
     tokens = OwnTokens(bus.server)
-    queue = bus.factory(token_provider=tokens).create_queue_client(bus.server.make_queue())
+    queue = bus.factory(token_provider=tokens).create_queue_client(bus.server.create_queue())
     await asyncio.gather(*[queue.send(BrokeredMessage("x")) for _ in range(5)], queue.peek())
     await receive_one(queue)
-    assert tokens.asked_for == [f"sb://{bus.own.where.host}/{queue.path}"]
+    assert tokens.asked_for == [f"sb://{bus.shared_factory.where.host}/{queue.path}"]
 
 
 async def test_a_token_is_shown_anew_before_it_is_over_and_links_stay(bus: Bus) -> None:
     tokens = OwnTokens(bus.server, lifetime_s=4)
     factory = bus.factory(token_provider=tokens)
-    first, second = (factory.create_queue_client(bus.server.make_queue()) for _ in range(2))
+    first, second = (factory.create_queue_client(bus.server.create_queue()) for _ in range(2))
     await first.receiver.open()
     waiting = asyncio.ensure_future(first.receive(20))
     await asyncio.sleep(0.5)
@@ -86,14 +86,14 @@ async def test_a_token_is_shown_anew_before_it_is_over_and_links_stay(bus: Bus) 
     assert len(tokens.asked_for) == 2
     await asyncio.sleep(5)
     assert len(tokens.asked_for) in (4, 5), "each once more, and not on and on"
-    await bus.own.create_queue_client(first.path).send(BrokeredMessage("late"))
+    await bus.shared_factory.create_queue_client(first.path).send(BrokeredMessage("late"))
     message = await waiting
     assert message is not None
     assert message.text == "late"
 
 
 async def test_a_link_lives_no_longer_than_a_token_that_nobody_can_renew(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     factory = bus.factory(shown(bus.server, f"SharedAccessSignature={bus.server.token(queue.path, lifetime_s=2.5)}"))
     with pytest.raises(Unauthorized):
         await factory.create_queue_client(queue.path).receive(20)
@@ -111,7 +111,7 @@ async def test_a_provider_that_fails_is_heard(bus: Bus) -> None:
 
 async def test_a_key_is_never_printed(bus: Bus) -> None:
     factory = bus.factory()
-    token = Token("SharedAccessSignature secret", SAS, 7)
+    token = Token("SharedAccessSignature secret", SAS_TOKEN_TYPE, 7)
     for shown_text in (repr(factory), repr(factory.where), repr(token), repr(factory.settings)):
         assert bus.server.key not in shown_text
         assert "secret" not in shown_text

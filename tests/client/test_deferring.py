@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, numbered, receive, receive_one, texts
+from tests.client.bus import SESSIONS, numbered_messages, receive, receive_one, texts
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.model.errors import MessageNotFound
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_deferred_message_comes_by_its_number_with_changed_properties(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     await queue.send(BrokeredMessage("later", properties={"kept": 1}))
     message = await receive_one(queue)
     await queue.defer(message, {"why": "too early"})
@@ -29,8 +29,8 @@ async def test_a_deferred_message_comes_by_its_number_with_changed_properties(ev
 
 
 async def test_a_number_that_no_deferred_message_has_is_not_found_and_then_none_is_taken(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(2))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(2))
     numbers = []
     for message in await receive(queue, 2):
         await queue.defer(message)
@@ -43,26 +43,26 @@ async def test_a_number_that_no_deferred_message_has_is_not_found_and_then_none_
         await queue.receive_deferred(numbers[0])
     for message in found:
         await queue.dead_letter(message, "late")
-    assert bus.counts(queue)[1] == 2
+    assert bus.message_counts(queue)[1] == 2
 
 
 async def test_deferred_messages_can_be_received_and_deleted(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
     await queue.defer(message)
-    receiver = bus.own.create_message_receiver(queue.path, ReceiveMode.RECEIVE_AND_DELETE)
+    receiver = bus.shared_factory.create_message_receiver(queue.path, ReceiveMode.RECEIVE_AND_DELETE)
     [found] = await receiver.receive_deferred(message.sequence_number)
     assert (found.text, found.lock_token) == ("x", None)
     assert await queue.receiver.peek(1) is None
 
 
 async def test_a_message_deferred_in_a_session_comes_to_who_has_the_session(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     await queue.send(BrokeredMessage("x", session_id="one"))
     async with await queue.accept_session("one") as session:
         message = await receive_one(session)
         await session.defer(message)
         [again] = await session.receive_deferred(message.sequence_number)
         await session.complete(again)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)

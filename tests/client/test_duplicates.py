@@ -14,19 +14,19 @@ DETECTS = {"RequiresDuplicateDetection": "true"}
 
 
 async def test_a_message_that_is_sent_again_is_accepted_and_dropped(bus: Bus) -> None:
-    queue = bus.make_queue(**DETECTS)
+    queue = bus.create_queue(**DETECTS)
     message = BrokeredMessage("x", message_id="order 17")
     await queue.send(message)
     await queue.send(message)
     await queue.send_batch([message.clone(), BrokeredMessage("y")])
-    assert bus.counts(queue) == (2, 0)
+    assert bus.message_counts(queue) == (2, 0)
     await queue.complete(await receive_one(queue))
     await queue.send(message)
-    assert bus.counts(queue) == (1, 0)
+    assert bus.message_counts(queue) == (1, 0)
 
 
 async def test_messages_that_were_given_no_id_are_all_different(bus: Bus) -> None:
-    queue = bus.make_queue(**DETECTS)
+    queue = bus.create_queue(**DETECTS)
     for _ in range(3):
         await queue.send(BrokeredMessage("x"))
-    assert bus.counts(queue) == (3, 0)
+    assert bus.message_counts(queue) == (3, 0)

@@ -12,21 +12,21 @@ import pytest
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Symbol
 from twinbus.client import errors as of_client
-from twinbus.client.attempts import Doubt, of_send
+from twinbus.client.attempts import OperationOutcome, adjusted_send_error
 from twinbus.client.errors import (
     ConnectionFailed,
     ConnectionLost,
     FactoryFaulted,
     ObjectClosed,
     TimedOut,
-    from_peer,
+    error_from_peer,
     may_have_happened,
 )
 from twinbus.client.pairing import errors as of_pairs
 from twinbus.client.pairing.errors import NotSent
 from twinbus.model import errors as model
 from twinbus.model.errors import DiskFull, EntityDisabled, EntityNotFound, ServiceBusError, StoreUnavailable
-from twinbus.server.answers import error_of
+from twinbus.server.answers import to_amqp_error
 
 MODULES = (model, of_client, of_pairs)
 ALL = {
@@ -65,7 +65,7 @@ def test_q03_q04_an_error_survives_a_copy_and_another_process(*, value: bool) ->
     assert len(ALL) > 50
     for kind in ALL:
         error = made(kind)
-        told = error.retold(may_have_happened=value)
+        told = error.copy_with(may_have_happened=value)
         for other in (copy.copy(told), pickle.loads(pickle.dumps(told))):  # noqa: S301  # our own
             assert type(other) is kind
             assert str(other) == str(error)
@@ -75,7 +75,7 @@ def test_q03_q04_an_error_survives_a_copy_and_another_process(*, value: bool) ->
 
 def test_q03_q04_an_error_that_many_callers_get_is_not_changed_for_one_of_them() -> None:
     shared = TimedOut("attaching took too long", may_have_happened=False)
-    doubted = of_send(shared, may_have_happened=True)
+    doubted = adjusted_send_error(shared, may_have_happened=True)
     assert (doubted.may_have_happened, shared.may_have_happened) == (True, False)
     assert str(shared) == "attaching took too long"
 
@@ -118,36 +118,39 @@ def test_q03_q04_what_is_no_error_of_ours_is_certain_unless_it_was_cancelled() -
 def test_q03_q04_a_send_is_uncertain_if_any_of_its_attempts_is(
     last: ServiceBusError, expected: type[ServiceBusError]
 ) -> None:
-    told = of_send(last, may_have_happened=True)
+    told = adjusted_send_error(last, may_have_happened=True)
     assert type(told) is expected
     assert told.may_have_happened
     assert "it may have been stored" in str(told)
 
 
 def test_q03_q04_a_send_of_which_nothing_left_is_certain() -> None:
-    assert type(of_send(ConnectionLost("while attaching"), may_have_happened=False)) is ConnectionFailed
-    late = of_send(TimedOut("attaching took too long"), may_have_happened=False)
+    assert type(adjusted_send_error(ConnectionLost("while attaching"), may_have_happened=False)) is ConnectionFailed
+    late = adjusted_send_error(TimedOut("attaching took too long"), may_have_happened=False)
     assert (str(late), late.may_have_happened) == ("attaching took too long: it was not sent", False)
-    assert not of_send(StoreUnavailable("while attaching"), may_have_happened=False).may_have_happened
+    assert not adjusted_send_error(StoreUnavailable("while attaching"), may_have_happened=False).may_have_happened
 
 
 def test_q03_q04_an_operation_is_uncertain_if_an_earlier_attempt_is() -> None:
-    doubt = Doubt()
-    doubt.note(ConnectionLost("gone"))
-    with pytest.raises(EntityNotFound, match=r"may have been carried out; then .*'orders'") as raised, doubt.told():
+    doubt = OperationOutcome()
+    doubt.note_failure(ConnectionLost("gone"))
+    with (
+        pytest.raises(EntityNotFound, match=r"may have been carried out; then .*'orders'") as raised,
+        doubt.adjusted_errors(),
+    ):
         raise EntityNotFound("orders")
     assert raised.value.may_have_happened
-    with pytest.raises(ConnectionLost) as sure, Doubt().told():
+    with pytest.raises(ConnectionLost) as sure, OperationOutcome().adjusted_errors():
         raise ConnectionLost("while attaching")
     assert not sure.value.may_have_happened
 
 
 def test_q03_q04_a_namespace_says_what_it_knows_beyond_the_class() -> None:
-    plain = error_of(DiskFull("full"))
-    certain = error_of(DiskFull("full", may_have_happened=False))
-    assert from_peer(plain).may_have_happened
-    found = from_peer(certain)
+    plain = to_amqp_error(DiskFull("full"))
+    certain = to_amqp_error(DiskFull("full", may_have_happened=False))
+    assert error_from_peer(plain).may_have_happened
+    found = error_from_peer(certain)
     assert isinstance(found, DiskFull)
     assert not found.may_have_happened
     strange = Error(condition=Symbol("amqp:internal-error"), info={Symbol("twinbus:may-have-happened"): "no"})
-    assert from_peer(strange).may_have_happened, "what is no boolean says nothing"
+    assert error_from_peer(strange).may_have_happened, "what is no boolean says nothing"

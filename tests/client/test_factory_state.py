@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import cut, eventually
+from tests.client.bus import cut_connection, wait_until
 from twinbus.client import BrokeredMessage, FactorySettings, FactoryState, RetryPolicy
 from twinbus.client.errors import FactoryFaulted
 
@@ -20,10 +20,10 @@ async def test_watchers_hear_of_every_change(bus: Bus) -> None:
     factory = bus.factory()
     seen: list[tuple[str, bool]] = []
     factory.watch(lambda changed: seen.append((changed.state.value, changed.is_connected)))
-    queue = factory.create_queue_client(bus.server.make_queue())
+    queue = factory.create_queue_client(bus.server.create_queue())
     assert seen == []
     await queue.send(BrokeredMessage("x"))
-    await cut(factory)
+    await cut_connection(factory)
     await queue.peek()
     await factory.close()
     assert seen[:3] == [("open", True), ("open", False), ("open", True)]
@@ -40,15 +40,15 @@ async def test_a_watcher_that_fails_harms_neither_the_factory_nor_the_others(bus
 
     factory.watch(fail)
     factory.watch(seen.append)
-    await factory.create_queue_client(bus.server.make_queue()).send(BrokeredMessage("x"))
+    await factory.create_queue_client(bus.server.create_queue()).send(BrokeredMessage("x"))
     assert seen == [factory]
 
 
 async def test_a_faulted_factory_says_why_to_whoever_uses_it(bus: Bus) -> None:
     factory = bus.factory(retry_policy=RetryPolicy(max_retries=5))
-    queue = factory.create_queue_client(bus.server.make_queue())
+    queue = factory.create_queue_client(bus.server.create_queue())
     waiting = asyncio.ensure_future(queue.receive(60))
-    await eventually(lambda: factory.is_connected)
+    await wait_until(lambda: factory.is_connected)
     fault = LookupError("the key was withdrawn")
     factory.abort(fault)
     factory.abort(ValueError("the first reason counts"))
@@ -67,7 +67,7 @@ async def test_one_connection_is_made_for_all_who_want_it_at_once(bus: Bus) -> N
     factory = bus.factory()
     seen: list[bool] = []
     factory.watch(lambda changed: seen.append(changed.is_connected))
-    queues = [factory.create_queue_client(bus.server.make_queue()) for _ in range(3)]
+    queues = [factory.create_queue_client(bus.server.create_queue()) for _ in range(3)]
     await asyncio.gather(*[queue.send(BrokeredMessage("x")) for queue in queues], *[queue.peek() for queue in queues])
     assert seen == [True]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import numbered, receive, receive_one, texts
-from tests.served import ATOM
+from tests.client.bus import numbered_messages, receive, receive_one, texts
+from tests.served import QUEUE_ENTRY
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import CallerError
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def forwarding_queue(bus: Bus, name: str, element: str) -> QueueClient:
     """Whoever makes one shows a token that is good for its target, too."""
     headers = {"Authorization": bus.server.token("")}
-    bus.server.ask("PUT", name, ATOM.format(element), expected=201, headers=headers)
-    return bus.own.create_queue_client(name)
+    bus.server.request("PUT", name, QUEUE_ENTRY.format(element), expected=201, headers=headers)
+    return bus.shared_factory.create_queue_client(name)
 
 
 async def test_messages_and_dead_letters_are_forwarded(bus: Bus) -> None:
-    target = bus.make_queue()
+    target = bus.create_queue()
     source = forwarding_queue(bus, f"to-{target.path}", f"<ForwardTo>{target.path}</ForwardTo>")
-    await source.send_batch(numbered(5))
+    await source.send_batch(numbered_messages(5))
     assert texts(await receive(target, 5)) == ["0", "1", "2", "3", "4"]
     with pytest.raises(CallerError, match="forwarded"):
         await source.receive(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.client.bus import Bus, receive_one
-from tests.served_here import serving_here
+from tests.served_here import run_server_in_process
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import QuotaExceeded
 
@@ -21,12 +21,12 @@ SIZE = 250_000
 @pytest.fixture
 def bus(tmp_path: Path) -> Iterator[Bus]:
     """In this process, where a queue can be made smaller than anybody may ask for."""
-    with serving_here(tmp_path) as server:
+    with run_server_in_process(tmp_path) as server:
         yield Bus(server)
 
 
 async def test_a_full_queue_takes_no_more_until_something_is_completed(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     server = bus.server
     object.__setattr__(server.namespace.find(queue.path).description, "max_size_mb", 1)  # type: ignore[attr-defined]
     for _ in range(4):
@@ -36,4 +36,4 @@ async def test_a_full_queue_takes_no_more_until_something_is_completed(bus: Bus)
             await send
     await queue.complete(await receive_one(queue))
     await queue.send(BrokeredMessage(bytes(SIZE)))
-    assert bus.counts(queue) == (4, 0)
+    assert bus.message_counts(queue) == (4, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SHORT, SHORTEST_LOCK_S, numbered, receive, receive_one
+from tests.client.bus import SHORT_LOCK, SHORTEST_LOCK_S, numbered_messages, receive, receive_one
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import MessageNotHeld
 from twinbus.model.errors import MessageLockLost
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 async def test_a_renewed_lock_lasts_longer(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
-    await queue.send_batch(numbered(2))
+    queue = every_bus.create_queue()
+    await queue.send_batch(numbered_messages(2))
     messages = await receive(queue, 2)
     before = [message.locked_until_utc for message in messages]
     await asyncio.sleep(0.01)
@@ -29,11 +29,11 @@ async def test_a_renewed_lock_lasts_longer(every_bus: Bus) -> None:
 
 async def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus) -> None:
     """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
-    queue, renewed_queue = bus.make_queue(**SHORT), bus.make_queue(**SHORT)
+    queue, renewed_queue = bus.create_queue(**SHORT_LOCK), bus.create_queue(**SHORT_LOCK)
     await queue.send(BrokeredMessage("slow"))
-    await renewed_queue.send_batch(numbered(3))
+    await renewed_queue.send_batch(numbered_messages(3))
     slow = await receive_one(queue)
-    receiver = bus.own.create_message_receiver(renewed_queue.path, auto_renew=60)
+    receiver = bus.shared_factory.create_message_receiver(renewed_queue.path, auto_renew=60)
     renewed = await receive(receiver, 3)
     await receiver.complete(renewed.pop())
     await asyncio.sleep(SHORTEST_LOCK_S + 1.5)
@@ -45,12 +45,12 @@ async def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus) -> None:
     again = await receive_one(queue)
     assert (again.text, again.delivery_count) == ("slow", 2)
     await receiver.complete_batch(renewed)
-    assert bus.counts(renewed_queue) == (0, 0)
+    assert bus.message_counts(renewed_queue) == (0, 0)
 
 
 async def test_a_message_is_settled_once(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(2))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(2))
     first, second = await receive(queue, 2)
     await queue.complete(first)
     for settle in (queue.complete, queue.abandon, queue.defer, queue.dead_letter, queue.renew_lock):
@@ -58,14 +58,14 @@ async def test_a_message_is_settled_once(bus: Bus) -> None:
             await settle(first)
     outcomes = await asyncio.gather(queue.complete(second), queue.abandon(second), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [type(None), MessageNotHeld]
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_of_several_messages_those_are_completed_that_can_be(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(3))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(3))
     messages = await receive(queue, 3)
     await queue.abandon(messages[1])
     with pytest.raises(MessageNotHeld):
         await queue.receiver.complete_batch(messages)
-    assert bus.counts(queue) == (1, 0)
+    assert bus.message_counts(queue) == (1, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import cut, eventually, numbered, receive, receive_one, texts
+from tests.client.bus import cut_connection, numbered_messages, receive, receive_one, texts, wait_until
 from twinbus.client import BrokeredMessage, ReceiveMode, RetryPolicy
 from twinbus.model.errors import MessageNotFound
 
@@ -19,13 +19,13 @@ PATIENT = RetryPolicy(max_retries=20, first_pause_s=0.01, factor=1.5)
 
 @pytest.mark.parametrize("verb", ["complete", "abandon", "defer", "dead_letter"])
 async def test_a_message_is_settled_by_its_lock_after_the_connection_was_lost(bus: Bus, verb: str) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
-    await cut(bus.own)
+    await cut_connection(bus.shared_factory)
     await getattr(queue, verb)(message)
     assert message.lock_token is None
-    assert bus.counts(queue)[1] == (verb == "dead_letter")
+    assert bus.message_counts(queue)[1] == (verb == "dead_letter")
     if verb == "defer":
         assert len(await queue.receive_deferred(message.sequence_number)) == 1
     else:
@@ -35,24 +35,24 @@ async def test_a_message_is_settled_by_its_lock_after_the_connection_was_lost(bu
 
 
 async def test_locks_are_renewed_over_a_lost_connection(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
-    await cut(bus.own)
+    await cut_connection(bus.shared_factory)
     assert await queue.renew_lock(message) == message.locked_until_utc
     await queue.complete(message)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_whoever_waits_for_a_message_goes_on_waiting(every_bus: Bus) -> None:
     factory = every_bus.factory(retry_policy=PATIENT)
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     waiting = asyncio.ensure_future(queue.receive(20))
-    await eventually(lambda: factory.is_connected)
+    await wait_until(lambda: factory.is_connected)
     await asyncio.sleep(0.1)
     for _ in range(2):
-        await cut(factory)
-        await eventually(lambda: factory.is_connected)
+        await cut_connection(factory)
+        await wait_until(lambda: factory.is_connected)
     await queue.send(BrokeredMessage("x"))
     message = await waiting
     assert message is not None
@@ -61,23 +61,23 @@ async def test_whoever_waits_for_a_message_goes_on_waiting(every_bus: Bus) -> No
 
 async def test_sends_that_are_under_way_are_sent_again_and_none_is_lost(bus: Bus) -> None:
     factory = bus.factory(retry_policy=PATIENT)
-    queue = bus.make_queue(RequiresDuplicateDetection="true")
+    queue = bus.create_queue(RequiresDuplicateDetection="true")
     await queue.sender.open()
-    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered(200)]
+    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered_messages(200)]
     await asyncio.sleep(0)
-    await cut(factory)
+    await cut_connection(factory)
     await asyncio.gather(*sends)
     assert sorted(texts(await receive(queue, 200)), key=int) == [f"{number}" for number in range(200)]
-    assert bus.counts(queue) == (200, 0), "each is there once: it was sent again under its own id"
+    assert bus.message_counts(queue) == (200, 0), "each is there once: it was sent again under its own id"
 
 
 async def test_what_was_received_and_deleted_ahead_is_handed_out_all_the_same(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(10))
-    receiver = bus.own.create_message_receiver(queue.path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=10)
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(10))
+    receiver = bus.shared_factory.create_message_receiver(queue.path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=10)
     first = await receive_one(receiver)
-    await eventually(lambda: bus.counts(queue) == (0, 0))
+    await wait_until(lambda: bus.message_counts(queue) == (0, 0))
     await asyncio.sleep(0.1)
-    await cut(bus.own)
+    await cut_connection(bus.shared_factory)
     rest = [await receive_one(receiver) for _ in range(9)]
     assert texts([first, *rest]) == [f"{number}" for number in range(10)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.client.bus import numbered, receive, texts
+from tests.client.bus import numbered_messages, receive, texts
 
 if TYPE_CHECKING:
     from tests.client.bus import Bus
@@ -14,15 +14,15 @@ COUNT = 10_000
 
 
 async def test_ten_thousand_messages_are_received_in_their_order(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
-    messages = numbered(COUNT)
+    queue = every_bus.create_queue()
+    messages = numbered_messages(COUNT)
     for start in range(0, COUNT, 2_000):
         await asyncio.gather(*[queue.send(message) for message in messages[start : start + 2_000]])
-    receiver = every_bus.own.create_message_receiver(queue.path, prefetch=500)
+    receiver = every_bus.shared_factory.create_message_receiver(queue.path, prefetch=500)
     found: list[str] = []
     while len(found) < COUNT:
         batch = await receive(receiver, 500)
         found += texts(batch)
         await receiver.complete_batch(batch)
     assert found == [f"{number}" for number in range(COUNT)]
-    assert every_bus.counts(queue) == (0, 0)
+    assert every_bus.message_counts(queue) == (0, 0)

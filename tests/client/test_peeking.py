@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, numbered, receive_one, texts
+from tests.client.bus import SESSIONS, numbered_messages, receive_one, texts
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import MessageNotHeld
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 async def test_peeking_goes_on_where_it_stopped_and_starts_anywhere(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     assert await queue.peek() is None
-    await queue.send_batch(numbered(5))
+    await queue.send_batch(numbered_messages(5))
     assert texts(await queue.peek_batch(2)) == ["0", "1"]
     assert texts(await queue.peek_batch(9)) == ["2", "3", "4"]
     assert texts(await queue.peek_batch(9, 4)) == ["3", "4"]
-    assert every_bus.counts(queue) == (5, 0)
+    assert every_bus.message_counts(queue) == (5, 0)
 
 
 async def test_every_state_is_shown(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(3))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(3))
     await queue.defer(await receive_one(queue))
     await receive_one(queue)
     await queue.schedule(BrokeredMessage("later"), dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
@@ -41,7 +41,7 @@ async def test_every_state_is_shown(bus: Bus) -> None:
 
 
 async def test_what_was_peeked_at_has_no_lock_and_cannot_be_settled(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await queue.peek()
     assert message is not None
@@ -51,7 +51,7 @@ async def test_what_was_peeked_at_has_no_lock_and_cannot_be_settled(bus: Bus) ->
 
 
 async def test_within_a_session_its_messages_are_shown(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     for name in ("one", "two", "one"):
         await queue.send(BrokeredMessage(name, session_id=name))
     async with await queue.accept_session("one") as session:
@@ -59,7 +59,7 @@ async def test_within_a_session_its_messages_are_shown(bus: Bus) -> None:
 
 
 async def test_the_oldest_messages_are_deleted_together(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(5))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(5))
     assert await queue.receiver.delete_batch(3) == 3
     assert texts(await queue.peek_batch(9)) == ["3", "4"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import Bus, eventually, numbered, receive, receive_one, texts
+from tests.client.bus import Bus, numbered_messages, receive, receive_one, texts, wait_until
 from twinbus.client import ReceiveMode
 from twinbus.model.errors import InvalidArgument
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def free_ones(bus: Bus, queue: QueueClient) -> list[str]:
     """What another receiver can have now; it gives all of it back."""
-    async with bus.own.create_message_receiver(queue.path) as other:
+    async with bus.shared_factory.create_message_receiver(queue.path) as other:
         await other.open()
         found: list[str] = []
         messages = []
@@ -30,25 +30,25 @@ async def free_ones(bus: Bus, queue: QueueClient) -> list[str]:
 
 
 def waiting_in(receiver: MessageReceiver) -> int:
-    link = receiver._inbox.link  # noqa: SLF001  # what is locked ahead is nowhere else to be seen
+    link = receiver._buffer.link  # noqa: SLF001  # what is locked ahead is nowhere else to be seen
     return 0 if link is None else len(link.arrived)
 
 
 async def test_as_many_as_are_asked_for_are_locked_ahead_and_no_more(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(20))
-    receiver = bus.own.create_message_receiver(queue.path, prefetch=5)
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(20))
+    receiver = bus.shared_factory.create_message_receiver(queue.path, prefetch=5)
     await receiver.open()
-    await eventually(lambda: waiting_in(receiver) == 5)
+    await wait_until(lambda: waiting_in(receiver) == 5)
     await asyncio.sleep(0.1)
     assert waiting_in(receiver) == 5
     assert await free_ones(bus, queue) == [f"{number}" for number in range(5, 20)]
 
 
 async def test_without_prefetch_none_is_locked_ahead(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(4))
-    receiver = bus.own.create_message_receiver(queue.path)
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(4))
+    receiver = bus.shared_factory.create_message_receiver(queue.path)
     await receiver.open()
     assert (await receive_one(receiver)).text == "0"
     assert waiting_in(receiver) == 0
@@ -56,30 +56,30 @@ async def test_without_prefetch_none_is_locked_ahead(bus: Bus) -> None:
 
 
 async def test_whoever_asks_for_more_than_is_prefetched_leaves_no_more_than_that_locked(bus: Bus) -> None:
-    queue = bus.make_queue()
-    receiver = bus.own.create_message_receiver(queue.path, prefetch=2)
+    queue = bus.create_queue()
+    receiver = bus.shared_factory.create_message_receiver(queue.path, prefetch=2)
     assert await receiver.receive_batch(10, 0.2) == []
-    await queue.send_batch(numbered(10))
-    await eventually(lambda: waiting_in(receiver) == 2)
+    await queue.send_batch(numbered_messages(10))
+    await wait_until(lambda: waiting_in(receiver) == 2)
     assert await free_ones(bus, queue) == [f"{number}" for number in range(2, 10)]
 
 
 @pytest.mark.parametrize("mode", list(ReceiveMode))
 async def test_all_come_in_order(bus: Bus, mode: ReceiveMode) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(500))
-    receiver = bus.own.create_message_receiver(queue.path, mode, prefetch=20)
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(500))
+    receiver = bus.shared_factory.create_message_receiver(queue.path, mode, prefetch=20)
     found = [await receive_one(receiver) for _ in range(500)]
     assert texts(found) == [f"{number}" for number in range(500)]
     if mode is ReceiveMode.PEEK_LOCK:
         await receiver.complete_batch(found)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_what_a_closed_receiver_fetched_ahead_is_free_for_another_uncounted(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(10))
-    receiver = bus.own.create_message_receiver(queue.path, prefetch=10)
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(10))
+    receiver = bus.shared_factory.create_message_receiver(queue.path, prefetch=10)
     assert (await receive_one(receiver)).text == "0"
     await receiver.close()
     found = await receive(queue, 9)
@@ -89,4 +89,4 @@ async def test_what_a_closed_receiver_fetched_ahead_is_free_for_another_uncounte
 @pytest.mark.parametrize("prefetch", [-1, 5001])
 async def test_a_prefetch_has_limits(bus: Bus, prefetch: int) -> None:
     with pytest.raises(InvalidArgument):
-        bus.own.create_message_receiver("queue", prefetch=prefetch)
+        bus.shared_factory.create_message_receiver("queue", prefetch=prefetch)

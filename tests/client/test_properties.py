@@ -72,7 +72,7 @@ IDS = [uuid.UUID(int=2**100), ULong(2**60), b"bytes", "text"]
 
 
 async def test_every_property_comes_back_in_its_type_to_who_receives_and_to_who_peeks(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     await queue.send(BrokeredMessage("x", **NAMED, properties=APPLICATIONS_OWN))  # type: ignore[arg-type]
     peeked = await queue.peek()
     assert peeked is not None
@@ -85,7 +85,7 @@ async def test_every_property_comes_back_in_its_type_to_who_receives_and_to_who_
 
 
 async def test_what_was_not_set_is_not_there(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     sent = BrokeredMessage("x")
     await queue.send(sent)
     message = await receive_one(queue)
@@ -96,7 +96,7 @@ async def test_what_was_not_set_is_not_there(bus: Bus) -> None:
 
 @pytest.mark.parametrize("identity", IDS)
 async def test_an_id_keeps_its_type(bus: Bus, identity: object) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x", message_id=identity, correlation_id=identity))
     message = await receive_one(queue)
     assert (message.message_id, message.correlation_id) == (identity, identity)
@@ -104,7 +104,7 @@ async def test_an_id_keeps_its_type(bus: Bus, identity: object) -> None:
 
 
 async def test_the_messages_of_a_batch_keep_their_own(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     own = [(f"id {number}", f"label {number}", {"number": number}) for number in range(5)]
     await queue.send_batch([BrokeredMessage(message_id=one, label=two, properties=rest) for one, two, rest in own])
     found = await receive(queue, 5)
@@ -112,7 +112,7 @@ async def test_the_messages_of_a_batch_keep_their_own(bus: Bus) -> None:
 
 
 async def test_the_namespace_says_when_it_took_a_message_and_for_how_long_it_is_ours(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     before = dt.datetime.now(dt.UTC)
     await queue.send(BrokeredMessage("x", time_to_live=dt.timedelta(minutes=10)))
     message = await receive_one(queue)

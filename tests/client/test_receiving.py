@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import numbered, receive, receive_one, texts
+from tests.client.bus import numbered_messages, receive, receive_one, texts
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.client.errors import MessageNotHeld
 from twinbus.model.errors import InvalidArgument
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_receive_ends_when_its_time_is_over_and_the_next_one_works(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     started = time.monotonic()
     assert await queue.receive(0.3) is None
     assert 0.25 < time.monotonic() - started < 5
@@ -27,7 +27,7 @@ async def test_a_receive_ends_when_its_time_is_over_and_the_next_one_works(every
 
 
 async def test_no_message_is_left_locked_after_a_receive_timed_out(bus: Bus) -> None:
-    queue, other = bus.make_queue(), bus.factory()
+    queue, other = bus.create_queue(), bus.factory()
     assert await queue.receive(0.2) is None
     assert await queue.receive_batch(10, 0.2) == []
     await queue.send(BrokeredMessage("x"))
@@ -36,8 +36,8 @@ async def test_no_message_is_left_locked_after_a_receive_timed_out(bus: Bus) -> 
 
 
 async def test_whoever_does_not_want_to_wait_gets_what_is_there(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(3))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(3))
     await queue.receiver.open()
     assert texts(await queue.receive_batch(2, 0)) == ["0", "1"]
     assert texts(await queue.receive_batch(2, 0)) == ["2"]
@@ -45,16 +45,16 @@ async def test_whoever_does_not_want_to_wait_gets_what_is_there(bus: Bus) -> Non
 
 
 async def test_a_receiver_that_has_no_time_to_attach_is_attached_for_the_next_receive(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     async with asyncio.timeout(10):
         while (message := await queue.receive(0)) is None:
-            await bus.own.create_message_receiver(queue.path).peek()
+            await bus.shared_factory.create_message_receiver(queue.path).peek()
     assert message.text == "x"
 
 
 async def test_whoever_waits_gets_a_message_long_before_the_time_is_over(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     waiting = asyncio.ensure_future(queue.receive(60))
     await asyncio.sleep(0.1)
     await queue.send(BrokeredMessage("x"))
@@ -64,32 +64,34 @@ async def test_whoever_waits_gets_a_message_long_before_the_time_is_over(bus: Bu
 
 
 async def test_a_receive_gets_no_more_than_it_asks_for_and_the_rest_is_free_for_others(bus: Bus) -> None:
-    queue, other = bus.make_queue(), bus.factory()
-    await queue.send_batch(numbered(10))
+    queue, other = bus.create_queue(), bus.factory()
+    await queue.send_batch(numbered_messages(10))
     assert texts(await receive(queue, 4)) == ["0", "1", "2", "3"]
     assert texts(await receive(other.create_queue_client(queue.path), 6)) == ["4", "5", "6", "7", "8", "9"]
 
 
 async def test_what_is_received_and_deleted_is_gone_and_has_no_lock(every_bus: Bus) -> None:
-    queue = every_bus.own.create_queue_client(every_bus.server.make_queue(), ReceiveMode.RECEIVE_AND_DELETE)
-    await queue.send_batch(numbered(5))
+    queue = every_bus.shared_factory.create_queue_client(
+        every_bus.server.create_queue(), ReceiveMode.RECEIVE_AND_DELETE
+    )
+    await queue.send_batch(numbered_messages(5))
     received = await receive(queue, 5)
     assert texts(received) == ["0", "1", "2", "3", "4"]
-    assert every_bus.counts(queue) == (0, 0)
+    assert every_bus.message_counts(queue) == (0, 0)
     with pytest.raises(MessageNotHeld):
         await queue.complete(received[0])
 
 
 async def test_several_receive_at_once_on_one_receiver_each_message_once(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     waiting = [asyncio.ensure_future(queue.receive(20)) for _ in range(10)]
-    await queue.send_batch(numbered(10))
+    await queue.send_batch(numbered_messages(10))
     found = [message.text for message in await asyncio.gather(*waiting) if message is not None]
     assert sorted(found) == [f"{number}" for number in range(10)]
 
 
 async def test_the_time_of_a_receive_counts_while_others_are_before_it(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     started = time.monotonic()
     assert await asyncio.gather(*[queue.receive(0.5) for _ in range(4)]) == [None] * 4
     assert time.monotonic() - started < 2
@@ -97,9 +99,9 @@ async def test_the_time_of_a_receive_counts_while_others_are_before_it(bus: Bus)
 
 @pytest.mark.parametrize("prefetch", [0, 5])
 async def test_a_loop_over_messages_leaves_none_locked_when_it_ends(bus: Bus, prefetch: int) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(8))
-    async with bus.own.create_message_receiver(queue.path, prefetch=prefetch) as receiver:
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(8))
+    async with bus.shared_factory.create_message_receiver(queue.path, prefetch=prefetch) as receiver:
         found = []
         async for message in receiver:
             found.append(message.text)
@@ -112,13 +114,13 @@ async def test_a_loop_over_messages_leaves_none_locked_when_it_ends(bus: Bus, pr
 
 
 async def test_a_loop_over_messages_ends_when_its_receiver_is_closed(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
 
     async def collect() -> list[str]:
         return [message.text async for message in queue]
 
     collecting = asyncio.ensure_future(collect())
-    await queue.send_batch(numbered(3))
+    await queue.send_batch(numbered_messages(3))
     await asyncio.sleep(0.3)
     await queue.close()
     assert await asyncio.wait_for(collecting, 10) == ["0", "1", "2"]
@@ -126,4 +128,4 @@ async def test_a_loop_over_messages_ends_when_its_receiver_is_closed(bus: Bus) -
 
 async def test_nothing_cannot_be_asked_for(bus: Bus) -> None:
     with pytest.raises(InvalidArgument):
-        await bus.make_queue().receive_batch(0)
+        await bus.create_queue().receive_batch(0)

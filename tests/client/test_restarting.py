@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, Bus, eventually, numbered, receive, receive_one, texts
-from tests.served import started
+from tests.client.bus import SESSIONS, Bus, numbered_messages, receive, receive_one, texts, wait_until
+from tests.served import run_server
 from twinbus.client import BrokeredMessage, RetryPolicy
 from twinbus.client.errors import ConnectionLost, TimedOut, may_have_happened
 from twinbus.model.errors import MessageLockLost, OperationTimeout, SessionLockLost
@@ -24,7 +24,7 @@ PATIENT = RetryPolicy(max_retries=500, first_pause_s=0.05, factor=1.0)
 @pytest.fixture
 def bus(tmp_path: Path) -> Iterator[Bus]:
     """At a server of its own, which may be killed, or halted for a while."""
-    with started(tmp_path) as server:
+    with run_server(tmp_path) as server:
         bus = Bus(server)
         yield bus
         _signal(bus, signal.SIGCONT)
@@ -38,18 +38,18 @@ def _signal(bus: Bus, number: signal.Signals) -> None:
 
 async def test_senders_and_receivers_go_on_after_a_kill(bus: Bus) -> None:
     factory = bus.factory(retry_policy=PATIENT, operation_timeout=60)
-    queue, sessions, other = bus.make_queue(), bus.make_queue(**SESSIONS), bus.make_queue()
-    await queue.send_batch(numbered(2))
+    queue, sessions, other = bus.create_queue(), bus.create_queue(**SESSIONS), bus.create_queue()
+    await queue.send_batch(numbered_messages(2))
     locked = await receive_one(queue)
     session = await sessions.accept_session("one")
     waiting = asyncio.ensure_future(other.receive(60))
     await queue.receiver.peek()
     bus.server.kill()
-    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered(50)]
-    await eventually(lambda: not factory.is_connected)
+    sends = [asyncio.ensure_future(queue.send(message)) for message in numbered_messages(50)]
+    await wait_until(lambda: not factory.is_connected)
     await asyncio.to_thread(bus.server.start)
     await asyncio.gather(*sends)
-    assert bus.counts(queue) == (52, 0)
+    assert bus.message_counts(queue) == (52, 0)
     with pytest.raises(MessageLockLost):
         await queue.complete(locked)
     with pytest.raises(SessionLockLost):
@@ -66,7 +66,7 @@ async def test_senders_and_receivers_go_on_after_a_kill(bus: Bus) -> None:
 
 
 async def test_a_send_that_gets_no_answer_may_have_been_stored_and_says_so(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("0"))
     _signal(bus, signal.SIGSTOP)
     with pytest.raises(TimedOut, match="may have been stored") as raised:
@@ -74,7 +74,7 @@ async def test_a_send_that_gets_no_answer_may_have_been_stored_and_says_so(bus: 
     assert raised.value.was_sent
     assert may_have_happened(raised.value)
     with pytest.raises(OperationTimeout) as raised_by_new:
-        await bus.own.create_message_sender(queue.path).send(BrokeredMessage("2"), timeout=0.3)
+        await bus.shared_factory.create_message_sender(queue.path).send(BrokeredMessage("2"), timeout=0.3)
     assert not may_have_happened(raised_by_new.value), "it was not even attached"
     _signal(bus, signal.SIGCONT)
     await queue.send(BrokeredMessage("3"))
@@ -83,7 +83,7 @@ async def test_a_send_that_gets_no_answer_may_have_been_stored_and_says_so(bus: 
 
 async def test_a_send_whose_connection_is_lost_may_have_been_stored_whatever_the_last_try_says(bus: Bus) -> None:
     policy = RetryPolicy(max_retries=2, first_pause_s=0.05)
-    queue = bus.factory(retry_policy=policy).create_queue_client(bus.server.make_queue())
+    queue = bus.factory(retry_policy=policy).create_queue_client(bus.server.create_queue())
     await queue.send(BrokeredMessage("0"))
     _signal(bus, signal.SIGSTOP)
     sending = asyncio.ensure_future(queue.send(BrokeredMessage("1")))
@@ -96,13 +96,13 @@ async def test_a_send_whose_connection_is_lost_may_have_been_stored_whatever_the
 
 
 async def test_a_receiver_of_a_server_that_is_silent_can_be_closed_and_leaves_nothing_locked(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.receiver.open()
     receiving = asyncio.ensure_future(queue.receive_batch(5, 60))
-    attaching = asyncio.ensure_future(bus.make_queue().receive(60))
+    attaching = asyncio.ensure_future(bus.create_queue().receive(60))
     await asyncio.sleep(0.1)
     _signal(bus, signal.SIGSTOP)
-    opening = asyncio.ensure_future(bus.own.create_message_receiver(queue.path).open())
+    opening = asyncio.ensure_future(bus.shared_factory.create_message_receiver(queue.path).open())
     await asyncio.sleep(0.1)
     for task in (receiving, attaching, opening):
         task.cancel()
@@ -110,6 +110,6 @@ async def test_a_receiver_of_a_server_that_is_silent_can_be_closed_and_leaves_no
     async with asyncio.timeout(15):
         await queue.close()
     _signal(bus, signal.SIGCONT)
-    await bus.own.create_message_sender(queue.path).send(BrokeredMessage("x"))
-    message = await receive_one(bus.own.create_message_receiver(queue.path))
+    await bus.shared_factory.create_message_sender(queue.path).send(BrokeredMessage("x"))
+    message = await receive_one(bus.shared_factory.create_message_receiver(queue.path))
     assert (message.text, message.delivery_count) == ("x", 1)

@@ -6,7 +6,7 @@ import pytest
 
 from twinbus.client import NO_RETRY, RetryPolicy
 from twinbus.client import errors as own
-from twinbus.client.errors import error_of, may_have_happened
+from twinbus.client.errors import error_for_condition, may_have_happened
 from twinbus.model import errors
 
 
@@ -45,14 +45,14 @@ def test_an_error_says_whether_what_failed_may_have_happened(error: Exception, *
 
 
 def test_conditions_are_read_as_the_errors_they_stand_for() -> None:
-    lost = error_of("amqp:connection:forced", "the server is stopping")
+    lost = error_for_condition("amqp:connection:forced", "the server is stopping")
     assert isinstance(lost, own.ConnectionLost)
-    missing = error_of("amqp:not-found", "The messaging entity 'q' could not be found.")
+    missing = error_for_condition("amqp:not-found", "The messaging entity 'q' could not be found.")
     assert isinstance(missing, errors.EntityNotFound)
     assert isinstance(missing, errors.EntityDeleted)
     assert str(missing) == "The messaging entity 'q' could not be found."
-    unknown = error_of("example:new", "?")
+    unknown = error_for_condition("example:new", "?")
     assert isinstance(unknown, own.UnknownAnswer)
     assert str(unknown) == "example:new: ?"
     for kind in (errors.ServerBusy, errors.MessageLockLost, errors.SessionLockLost, errors.LinkStolen):
-        assert type(error_of(kind.condition, "x")) is kind
+        assert type(error_for_condition(kind.condition, "x")) is kind

@@ -21,7 +21,7 @@ def soon(seconds: float = 1) -> dt.datetime:
 
 
 async def test_a_scheduled_message_comes_when_it_is_due_with_what_it_was_sent_with(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     when = soon()
     message = BrokeredMessage("later", label="label", properties={"n": 1})
     number = await queue.schedule(message, when)
@@ -41,14 +41,14 @@ async def test_a_scheduled_message_comes_when_it_is_due_with_what_it_was_sent_wi
 
 
 async def test_a_message_can_carry_its_own_time(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("later", scheduled_enqueue_time_utc=soon()))
     assert await queue.receive(0) is None
     assert (await receive_one(queue)).text == "later"
 
 
 async def test_cancelled_messages_never_come_and_none_is_if_one_is_not_there(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     numbers = await asyncio.gather(*[queue.schedule(BrokeredMessage(f"{n}"), soon(3600)) for n in range(3)])
     with pytest.raises(MessageNotFound):
         await queue.cancel_scheduled(numbers[0], 4711)
@@ -60,13 +60,13 @@ async def test_cancelled_messages_never_come_and_none_is_if_one_is_not_there(bus
 
 
 async def test_a_schedule_in_the_past_is_now(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.schedule(BrokeredMessage("now"), soon(-60))
     assert [message.text for message in await receive(queue, 1)] == ["now"]
 
 
 async def test_a_message_of_a_session_is_scheduled_into_it(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     await queue.schedule(BrokeredMessage("x", session_id="one"), soon(0.5))
     async with await queue.accept_session(timeout=20) as session:
         assert (session.session_id, (await receive_one(session)).text) == ("one", "x")

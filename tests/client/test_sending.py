@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import numbered, receive, receive_one, texts
+from tests.client.bus import numbered_messages, receive, receive_one, texts
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import InvalidArgument
 
@@ -16,49 +16,49 @@ if TYPE_CHECKING:
 
 
 async def test_a_message_is_sent_received_and_completed(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     await queue.send(BrokeredMessage("an order"))
-    assert every_bus.counts(queue) == (1, 0)
+    assert every_bus.message_counts(queue) == (1, 0)
     message = await receive_one(queue)
     assert (message.text, message.sequence_number, message.delivery_count) == ("an order", 1, 1)
     await queue.complete(message)
-    assert every_bus.counts(queue) == (0, 0)
+    assert every_bus.message_counts(queue) == (0, 0)
 
 
 async def test_a_batch_is_taken_together_and_received_in_its_order(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(50))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(50))
     assert texts(await receive(queue, 50)) == [f"{number}" for number in range(50)]
 
 
 async def test_nothing_of_a_batch_is_taken_if_one_of_its_messages_cannot_be(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     wrong = BrokeredMessage("x", properties={"large": "x" * 70_000})
     with pytest.raises(InvalidArgument):
         await queue.send_batch([BrokeredMessage("x"), BrokeredMessage("x", message_id="x" * 129)])
     with pytest.raises(Exception, match="propert"):
         await queue.send_batch([BrokeredMessage("x"), wrong])
     await queue.send_batch([])
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_a_thousand_sends_at_once_go_over_one_link_in_their_order(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await asyncio.gather(*[queue.send(message) for message in numbered(1000)])
+    queue = bus.create_queue()
+    await asyncio.gather(*[queue.send(message) for message in numbered_messages(1000)])
     received = await receive(queue, 1000)
     assert texts(received) == [f"{number}" for number in range(1000)]
     await queue.receiver.complete_batch(received)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_the_name_of_a_queue_is_found_in_any_spelling(bus: Bus) -> None:
-    queue = bus.make_queue()
-    await bus.own.create_message_sender(f"/{queue.path.upper()}/").send(BrokeredMessage("x"))
-    assert bus.counts(queue) == (1, 0)
+    queue = bus.create_queue()
+    await bus.shared_factory.create_message_sender(f"/{queue.path.upper()}/").send(BrokeredMessage("x"))
+    assert bus.message_counts(queue) == (1, 0)
 
 
 async def test_a_received_message_can_be_sent_on(bus: Bus) -> None:
-    queue, other = bus.make_queue(), bus.make_queue()
+    queue, other = bus.create_queue(), bus.create_queue()
     await queue.send(BrokeredMessage({"apples": 2}, label="order", properties={"n": 1}))
     await other.send((await receive_one(queue)).clone())
     message = await receive_one(other)
@@ -67,4 +67,4 @@ async def test_a_received_message_can_be_sent_on(bus: Bus) -> None:
 
 async def test_a_path_that_is_empty_is_refused_at_once(bus: Bus) -> None:
     with pytest.raises(ValueError, match="empty"):
-        bus.own.create_message_sender("/")
+        bus.shared_factory.create_message_sender("/")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def test_all_sessions_with_messages_or_a_state_are_listed_once(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     assert await queue.get_message_sessions() == []
     names = {f"session {number}" for number in range(230)}
     await queue.send_batch([BrokeredMessage("x", session_id=name) for name in sorted(names)])
@@ -25,7 +25,7 @@ async def test_all_sessions_with_messages_or_a_state_are_listed_once(bus: Bus) -
 
 
 async def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
     await queue.send(BrokeredMessage("x", session_id="without a state"))
     async with await queue.accept_session("with a state") as session:
@@ -36,4 +36,4 @@ async def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus) -> None
 
 async def test_a_queue_without_sessions_cannot_list_any(bus: Bus) -> None:
     with pytest.raises(CallerError):
-        await bus.make_queue().get_message_sessions()
+        await bus.create_queue().get_message_sessions()

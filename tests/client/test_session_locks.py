@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, SHORT, SHORTEST_LOCK_S, numbered, receive_one
+from tests.client.bus import SESSIONS, SHORT_LOCK, SHORTEST_LOCK_S, numbered_messages, receive_one
 from twinbus.model.errors import SessionLockLost
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_renewed_session_lasts_longer(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     async with await queue.accept_session("one") as session:
         before = session.locked_until_utc
         await asyncio.sleep(0.01)
@@ -26,9 +26,9 @@ async def test_a_renewed_session_lasts_longer(bus: Bus) -> None:
 
 async def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus) -> None:
     """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
-    queue = bus.make_queue(**SESSIONS, **SHORT)
+    queue = bus.create_queue(**SESSIONS, **SHORT_LOCK)
     for name in ("lost", "renewed"):
-        await queue.send_batch(numbered(2, session_id=name))
+        await queue.send_batch(numbered_messages(2, session_id=name))
     lost, renewed = await queue.accept_session("lost"), await queue.accept_session("renewed", auto_renew=60)
     late, message = await receive_one(lost), await receive_one(renewed)
     await asyncio.sleep(SHORTEST_LOCK_S + 1.5)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def test_a_state_is_kept_for_the_next_receiver_and_can_be_cleared(every_bus: Bus) -> None:
-    queue = every_bus.make_queue(**SESSIONS)
+    queue = every_bus.create_queue(**SESSIONS)
     async with await queue.accept_session("one") as session:
         assert await session.get_state() is None
         await session.set_state(b"half")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, cut, numbered, receive, receive_one, texts
+from tests.client.bus import SESSIONS, cut_connection, numbered_messages, receive, receive_one, texts
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.model.errors import (
     CallerError,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 async def test_a_named_session_gives_its_messages_in_order_and_no_others(every_bus: Bus) -> None:
-    queue = every_bus.make_queue(**SESSIONS)
-    for message in numbered(6):
+    queue = every_bus.create_queue(**SESSIONS)
+    for message in numbered_messages(6):
         message.session_id = f"session {int(message.text) % 2}"
         await queue.send(message)
     async with await queue.accept_session("session 1") as session:
@@ -34,11 +34,11 @@ async def test_a_named_session_gives_its_messages_in_order_and_no_others(every_b
         assert texts(found) == ["1", "3", "5"]
         await session.complete_batch(found)
         assert await session.receive(0) is None
-    assert every_bus.counts(queue) == (3, 0)
+    assert every_bus.message_counts(queue) == (3, 0)
 
 
 async def test_the_next_session_is_the_one_of_the_oldest_message(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     for name in ("one", "two", "one"):
         await queue.send(BrokeredMessage(name, session_id=name))
     first, second = await queue.accept_session(), await queue.accept_session()
@@ -53,7 +53,7 @@ async def test_the_next_session_is_the_one_of_the_oldest_message(bus: Bus) -> No
 
 
 async def test_whoever_waits_for_a_session_gets_the_first_that_comes_or_is_told_in_time_that_none_did(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     started = time.monotonic()
     with pytest.raises(OperationTimeout):
         await queue.accept_session(timeout=1)
@@ -65,8 +65,8 @@ async def test_whoever_waits_for_a_session_gets_the_first_that_comes_or_is_told_
 
 
 async def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_is_closed(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
-    await queue.send_batch(numbered(3, session_id="one"))
+    queue = bus.create_queue(**SESSIONS)
+    await queue.send_batch(numbered_messages(3, session_id="one"))
     session = await queue.accept_session("one", prefetch=3)
     assert (await receive_one(session)).text == "0"
     with pytest.raises(SessionCannotBeLocked):
@@ -77,11 +77,11 @@ async def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_
 
 
 async def test_a_session_is_lost_with_its_connection_and_can_be_taken_anew(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
-    await queue.send_batch(numbered(2, session_id="one"))
+    queue = bus.create_queue(**SESSIONS)
+    await queue.send_batch(numbered_messages(2, session_id="one"))
     session = await queue.accept_session("one")
     message = await receive_one(session)
-    await cut(bus.own)
+    await cut_connection(bus.shared_factory)
     with pytest.raises(SessionLockLost):
         await session.receive(1)
     with pytest.raises(CallerError):
@@ -91,15 +91,15 @@ async def test_a_session_is_lost_with_its_connection_and_can_be_taken_anew(bus: 
 
 
 async def test_messages_of_a_session_can_be_received_and_deleted(bus: Bus) -> None:
-    queue = bus.own.create_queue_client(bus.server.make_queue(**SESSIONS), ReceiveMode.RECEIVE_AND_DELETE)
-    await queue.send_batch(numbered(3, session_id="one"))
+    queue = bus.shared_factory.create_queue_client(bus.server.create_queue(**SESSIONS), ReceiveMode.RECEIVE_AND_DELETE)
+    await queue.send_batch(numbered_messages(3, session_id="one"))
     async with await queue.accept_session() as session:
         assert texts(await receive(session, 3)) == ["0", "1", "2"]
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_sessions_are_where_the_queue_has_them_and_nowhere_else(bus: Bus) -> None:
-    with_sessions, plain = bus.make_queue(**SESSIONS), bus.make_queue()
+    with_sessions, plain = bus.create_queue(**SESSIONS), bus.create_queue()
     with pytest.raises(ServiceBusError):
         await plain.accept_session("one", timeout=1)
     with pytest.raises(NotAllowed):
@@ -110,7 +110,7 @@ async def test_sessions_are_where_the_queue_has_them_and_nowhere_else(bus: Bus) 
 
 
 async def test_whoever_gives_up_waiting_for_a_session_does_not_keep_it_from_others(bus: Bus) -> None:
-    queue = bus.make_queue(**SESSIONS)
+    queue = bus.create_queue(**SESSIONS)
     waiting = asyncio.ensure_future(queue.accept_session(timeout=20))
     await asyncio.sleep(0.2)
     waiting.cancel()

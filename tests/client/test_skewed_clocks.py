@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twinbus.client.clock import Clock
 
 
-class Skewed:
+class SkewedClock:
     """A clock that is ahead of another, or behind."""
 
     def __init__(self, clock: Clock, by_ms: int) -> None:
@@ -43,7 +43,7 @@ async def test_locks_of_messages_are_renewed_whatever_the_clock_says(
     monkeypatch.setattr(MessageReceiver, "renew_locks", counted)
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
-        factory = namespace.factory(clock=Skewed(namespace.clock, by_s * 1_000))
+        factory = namespace.factory(clock=SkewedClock(namespace.clock, by_s * 1_000))
         await factory.create_queue_client("orders").send(BrokeredMessage("apples"))
         receiver = factory.create_message_receiver("orders", auto_renew=600)
         message = await receiver.receive(5)
@@ -58,7 +58,7 @@ async def test_locks_of_messages_are_renewed_whatever_the_clock_says(
 async def test_so_are_those_of_sessions(by_s: int) -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("baskets", requires_session=True)
-        factory = namespace.factory(clock=Skewed(namespace.clock, by_s * 1_000))
+        factory = namespace.factory(clock=SkewedClock(namespace.clock, by_s * 1_000))
         baskets = factory.create_queue_client("baskets")
         await baskets.send(BrokeredMessage("apples", session_id="7"))
         session = await baskets.accept_session("7", auto_renew=600)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import SESSIONS, numbered, receive_one
+from tests.client.bus import SESSIONS, numbered_messages, receive_one
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import EntityDisabled
 
@@ -25,8 +25,8 @@ async def test_a_status_holds_for_open_links_until_it_is_active_again(
     can_send: bool,  # noqa: FBT001  # of a table
     can_receive: bool,  # noqa: FBT001
 ) -> None:
-    queue = bus.make_queue()
-    await queue.send_batch(numbered(3))
+    queue = bus.create_queue()
+    await queue.send_batch(numbered_messages(3))
     await queue.complete(await receive_one(queue))
     bus.server.update_queue(queue.path, Status=status)
     if can_send:
@@ -39,14 +39,14 @@ async def test_a_status_holds_for_open_links_until_it_is_active_again(
     else:
         with pytest.raises(EntityDisabled, match=status):
             await queue.receive(10)
-    assert bus.counts(queue) == (2 + can_send - can_receive, 0)
+    assert bus.message_counts(queue) == (2 + can_send - can_receive, 0)
     bus.server.update_queue(queue.path, Status="Active")
     await queue.send(BrokeredMessage("y"))
     await queue.complete(await receive_one(queue))
 
 
 async def test_whoever_waits_for_a_message_or_has_a_session_is_told_at_once(bus: Bus) -> None:
-    queue, with_sessions = bus.make_queue(), bus.make_queue(**SESSIONS)
+    queue, with_sessions = bus.create_queue(), bus.create_queue(**SESSIONS)
     waiting = asyncio.ensure_future(queue.receive(60))
     session = await with_sessions.accept_session("one")
     in_session = asyncio.ensure_future(session.receive(60))

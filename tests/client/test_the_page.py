@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from tests.served import ATOM
+from tests.served import QUEUE_ENTRY
 from twinbus.client import FactorySettings, RetryPolicy, errors
 from twinbus.client.pairing import errors as pairing_errors
 
@@ -40,8 +40,8 @@ async def run(example: str, known: dict[str, Any]) -> None:
 
 async def test_the_examples_do_what_is_said(bus: Bus, capsys: pytest.CaptureFixture[str]) -> None:
     for name, elements in (("orders", ""), ("bills", ""), ("baskets", "<RequiresSession>true</RequiresSession>")):
-        bus.server.ask("PUT", name, ATOM.format(elements), expected=201)
-    known: dict[str, Any] = {"CONNECTION_STRING": bus.server.connection_string, "factory": bus.own}
+        bus.server.request("PUT", name, QUEUE_ENTRY.format(elements), expected=201)
+    known: dict[str, Any] = {"CONNECTION_STRING": bus.server.connection_string, "factory": bus.shared_factory}
     exec("from twinbus.client import BrokeredMessage, MessagingFactory", known)  # noqa: S102  # as the first one does
     for example in EXAMPLES:
         await run(example, known)
@@ -49,7 +49,7 @@ async def test_the_examples_do_what_is_said(bus: Bus, capsys: pytest.CaptureFixt
     assert told[0] == "two pounds of apples"
     assert told[1].startswith("make it first: ")
     assert len(told) == 2
-    counts = {name: bus.server.counts(name) for name in ("orders", "bills", "baskets")}
+    counts = {name: bus.server.message_counts(name) for name in ("orders", "bills", "baskets")}
     assert counts == {"orders": (1, 2), "bills": (1, 0), "baskets": (0, 0)}
     for name in counts:
         bus.server.delete_queue(name)

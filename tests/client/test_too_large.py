@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 async def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     largest = await queue.sender.max_message_bytes()
     assert largest is not None
     sends = [BrokeredMessage("before"), BrokeredMessage(bytes(largest)), BrokeredMessage("after")]
     outcomes = await asyncio.gather(*[queue.send(message) for message in sends], return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [type(None), MessageTooLarge, type(None)]
-    assert every_bus.counts(queue) == (2, 0)
+    assert every_bus.message_counts(queue) == (2, 0)
 
 
 async def test_a_batch_that_is_too_large_together_is_refused(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     largest = await queue.sender.max_message_bytes()
     assert largest is not None
     part = BrokeredMessage(bytes(largest // 3))
     with pytest.raises(MessageTooLarge, match="bytes"):
         await queue.send_batch([part.clone() for _ in range(4)])
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
     await queue.send_batch([part.clone() for _ in range(2)])
-    assert bus.counts(queue) == (2, 0)
+    assert bus.message_counts(queue) == (2, 0)
 
 
 async def test_a_message_just_below_the_limit_comes_back_whole(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
+    queue = every_bus.create_queue()
     largest = await queue.sender.max_message_bytes()
     assert largest is not None
     body = bytes(range(256)) * ((largest - 1_000) // 256)

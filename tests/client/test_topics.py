@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import numbered, receive, receive_one, texts
+from tests.client.bus import numbered_messages, receive, receive_one, texts
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.client.errors import EntityNotFound
 from twinbus.model.errors import ServiceBusError
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 async def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) -> None:
-    name = every_bus.make_topic("one", "two")
-    topic = every_bus.own.create_topic_client(name)
+    name = every_bus.create_topic("one", "two")
+    topic = every_bus.shared_factory.create_topic_client(name)
     await topic.send(BrokeredMessage("news", properties={"n": 1}))
-    await topic.send_batch(numbered(3))
+    await topic.send_batch(numbered_messages(3))
     for subscription in ("one", "two"):
-        client = every_bus.own.create_subscription_client(name, subscription)
+        client = every_bus.shared_factory.create_subscription_client(name, subscription)
         found = await receive(client.receiver, 4)
         assert texts(found) == ["news", "0", "1", "2"]
         assert found[0].properties == {"n": 1}
@@ -31,20 +31,20 @@ async def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) ->
 
 
 async def test_a_scheduled_message_is_published_when_it_is_due_and_can_be_cancelled(bus: Bus) -> None:
-    name = bus.make_topic("one")
-    topic = bus.own.create_topic_client(name)
+    name = bus.create_topic("one")
+    topic = bus.shared_factory.create_topic_client(name)
     soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
     await topic.schedule(BrokeredMessage("soon"), soon)
     await topic.cancel_scheduled(await topic.schedule(BrokeredMessage("never"), soon))
-    subscription = bus.own.create_subscription_client(name, "one", ReceiveMode.RECEIVE_AND_DELETE)
+    subscription = bus.shared_factory.create_subscription_client(name, "one", ReceiveMode.RECEIVE_AND_DELETE)
     assert (await receive_one(subscription.receiver)).text == "soon"
     assert await subscription.receive(0.3) is None
 
 
 async def test_a_subscription_has_sessions_dead_letters_and_deferred_messages(bus: Bus) -> None:
-    name = bus.make_topic("one", elements="<RequiresSession>true</RequiresSession>")
-    await bus.own.create_topic_client(name).send_batch(numbered(3, session_id="s"))
-    client = bus.own.create_subscription_client(name, "one")
+    name = bus.create_topic("one", elements="<RequiresSession>true</RequiresSession>")
+    await bus.shared_factory.create_topic_client(name).send_batch(numbered_messages(3, session_id="s"))
+    client = bus.shared_factory.create_subscription_client(name, "one")
     assert await client.get_message_sessions() == ["s"]
     async with await client.accept_session() as session:
         dead, deferred, done = await receive(session, 3)
@@ -60,10 +60,10 @@ async def test_a_subscription_has_sessions_dead_letters_and_deferred_messages(bu
 
 
 async def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -> None:
-    name = bus.make_topic("one")
+    name = bus.create_topic("one")
     with pytest.raises(ServiceBusError):
-        await bus.own.create_message_receiver(name).receive(1)
+        await bus.shared_factory.create_message_receiver(name).receive(1)
     with pytest.raises(ServiceBusError):
-        await bus.own.create_message_sender(f"{name}/Subscriptions/one").send(BrokeredMessage("x"))
+        await bus.shared_factory.create_message_sender(f"{name}/Subscriptions/one").send(BrokeredMessage("x"))
     with pytest.raises(EntityNotFound):
-        await bus.own.create_subscription_client(name, "other").receive(1)
+        await bus.shared_factory.create_subscription_client(name, "other").receive(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client.bus import cut, numbered, receive, receive_one, texts
+from tests.client.bus import cut_connection, numbered_messages, receive, receive_one, texts
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import ConnectionLost
 from twinbus.client.transaction import TransactionState
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 async def test_sends_and_settlements_happen_together_when_the_block_ends(every_bus: Bus) -> None:
-    queue = every_bus.make_queue()
-    await queue.send_batch(numbered(2))
+    queue = every_bus.create_queue()
+    await queue.send_batch(numbered_messages(2))
     done, bad = await receive(queue, 2)
-    async with every_bus.own.transaction() as transaction:
+    async with every_bus.shared_factory.transaction() as transaction:
         await queue.send(BrokeredMessage("answer"), transaction=transaction)
-        await queue.send_batch(numbered(3), transaction=transaction)
+        await queue.send_batch(numbered_messages(3), transaction=transaction)
         await queue.complete(done, transaction=transaction)
         await queue.receiver.dead_letter(bad, "why", transaction=transaction)
-        assert every_bus.counts(queue) == (2, 0), "nothing of it has happened yet"
+        assert every_bus.message_counts(queue) == (2, 0), "nothing of it has happened yet"
     assert transaction.state is TransactionState.COMMITTED
-    assert every_bus.counts(queue) == (4, 1)
+    assert every_bus.message_counts(queue) == (4, 1)
     assert (done.lock_token, bad.lock_token) == (None, None)
     assert texts(await receive(queue, 4)) == ["answer", "0", "1", "2"]
 
 
 async def test_an_error_inside_rolls_back_and_what_was_settled_can_be_settled_anew(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("order"))
     message = await receive_one(queue)
-    transaction = bus.own.transaction()
+    transaction = bus.shared_factory.transaction()
 
     async def answer() -> None:
         async with transaction:
@@ -48,43 +48,43 @@ async def test_an_error_inside_rolls_back_and_what_was_settled_can_be_settled_an
     with pytest.raises(LookupError):
         await answer()
     assert transaction.state is TransactionState.ROLLED_BACK
-    assert bus.counts(queue) == (1, 0)
+    assert bus.message_counts(queue) == (1, 0)
     await queue.complete(message)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_one_can_roll_back_by_hand_and_then_nothing_more_can_be_done(bus: Bus) -> None:
-    queue = bus.make_queue()
-    async with bus.own.transaction() as transaction:
+    queue = bus.create_queue()
+    async with bus.shared_factory.transaction() as transaction:
         await queue.send(BrokeredMessage("x"), transaction=transaction)
         await transaction.rollback()
         with pytest.raises(InvalidOperation):
             await queue.send(BrokeredMessage("x"), transaction=transaction)
         with pytest.raises(InvalidOperation):
             await transaction.commit()
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_an_operation_that_failed_fails_all_of_it_also_if_its_error_was_caught(bus: Bus) -> None:
-    queue, other = bus.make_queue(), bus.make_queue()
-    transaction = bus.own.transaction()
+    queue, other = bus.create_queue(), bus.create_queue()
+    transaction = bus.shared_factory.transaction()
     await queue.send(BrokeredMessage("x"), transaction=transaction)
     with pytest.raises(NotAllowed):
         await other.send(BrokeredMessage("x"), transaction=transaction)
     with pytest.raises(TransactionRolledBack):
         await transaction.commit()
     assert transaction.state is TransactionState.ROLLED_BACK
-    assert (bus.counts(queue), bus.counts(other)) == ((0, 0), (0, 0))
+    assert (bus.message_counts(queue), bus.message_counts(other)) == ((0, 0), (0, 0))
 
 
 async def test_a_transaction_is_rolled_back_with_its_connection(bus: Bus) -> None:
-    queue = bus.make_queue()
+    queue = bus.create_queue()
     await queue.send(BrokeredMessage("order"))
     message = await receive_one(queue)
-    committed, continued, settled = (bus.own.transaction() for _ in range(3))
+    committed, continued, settled = (bus.shared_factory.transaction() for _ in range(3))
     await queue.send(BrokeredMessage("x"), transaction=committed)
     await queue.send(BrokeredMessage("x"), transaction=continued)
-    await cut(bus.own)
+    await cut_connection(bus.shared_factory)
     with pytest.raises(TransactionRolledBack):
         await committed.commit()
     assert committed.state is TransactionState.ROLLED_BACK
@@ -96,34 +96,34 @@ async def test_a_transaction_is_rolled_back_with_its_connection(bus: Bus) -> Non
         await queue.complete(message, transaction=settled)
     await settled.rollback()
     await queue.complete(message)
-    assert bus.counts(queue) == (0, 0)
+    assert bus.message_counts(queue) == (0, 0)
 
 
 async def test_what_is_received_from_one_queue_goes_to_another_via_the_first(bus: Bus) -> None:
-    requests, answers = bus.make_queue(), bus.make_queue()
+    requests, answers = bus.create_queue(), bus.create_queue()
     await requests.send(BrokeredMessage("question"))
     question = await receive_one(requests)
-    sender = bus.own.create_message_sender(answers.path, via=requests.path)
-    async with bus.own.transaction() as transaction:
+    sender = bus.shared_factory.create_message_sender(answers.path, via=requests.path)
+    async with bus.shared_factory.transaction() as transaction:
         await sender.send(BrokeredMessage("answer"), transaction=transaction)
         await requests.complete(question, transaction=transaction)
     assert (await receive_one(answers)).text == "answer"
-    assert bus.counts(requests) == (0, 0)
+    assert bus.message_counts(requests) == (0, 0)
 
 
 async def test_an_empty_transaction_is_committed_or_rolled_back_without_asking_anybody(bus: Bus) -> None:
-    async with bus.own.transaction() as transaction:
+    async with bus.shared_factory.transaction() as transaction:
         pass
     assert transaction.state is TransactionState.COMMITTED
     with pytest.raises(ZeroDivisionError):
-        async with bus.own.transaction() as transaction:
+        async with bus.shared_factory.transaction() as transaction:
             _ = 1 / 0
     assert transaction.state is TransactionState.ROLLED_BACK
-    assert not bus.own.is_connected
+    assert not bus.shared_factory.is_connected
 
 
 async def test_operations_of_one_transaction_can_go_side_by_side(bus: Bus) -> None:
-    queue = bus.make_queue()
-    async with bus.own.transaction() as transaction:
-        await asyncio.gather(*[queue.send(message, transaction=transaction) for message in numbered(20)])
+    queue = bus.create_queue()
+    async with bus.shared_factory.transaction() as transaction:
+        await asyncio.gather(*[queue.send(message, transaction=transaction) for message in numbered_messages(20)])
     assert sorted(texts(await receive(queue, 20)), key=int) == [f"{number}" for number in range(20)]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client_management.reaching import Reach
+from tests.client_management.reaching import ManagerFactory
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.fixture(params=["http", "https"])
-def reach(request: pytest.FixtureRequest, server: Served) -> Reach:
+def connect_manager(request: pytest.FixtureRequest, server: ServerProcess) -> ManagerFactory:
     """Makes managers of the server."""
-    return Reach(server, request.param)
+    return ManagerFactory(server, request.param)

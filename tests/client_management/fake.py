@@ -24,28 +24,28 @@ ENTRY: Final = (
     ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance">{elements}</{tag}></content></entry>'
 )
 FEED: Final = '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">x</title>{}</feed>'
-LOSE: Final = b""
+CLOSE_CONNECTION: Final = b""
 """An answer that is none: the connection is closed."""
-HANG: Final = None
+NO_RESPONSE: Final = None
 """An answer that does not come."""
 
 
-def entry(elements: str = "", *, tag: str = "QueueDescription", title: str = "x") -> str:
+def atom_entry(elements: str = "", *, tag: str = "QueueDescription", title: str = "x") -> str:
     return ENTRY.format(elements=elements, tag=tag, title=title)
 
 
-def feed(*entries: str) -> str:
+def atom_feed(*entries: str) -> str:
     return FEED.format("".join(entries))
 
 
-def answer(status: int, body: str | bytes = "", *, retry_after: int | None = None) -> bytes:
+def http_response(status: int, body: str | bytes = "", *, retry_after: int | None = None) -> bytes:
     content = body if isinstance(body, bytes) else body.encode()
     pause = "" if retry_after is None else f"Retry-After: {retry_after}\r\n"
     return f"HTTP/1.1 {status} Said\r\n{pause}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """One request that came."""
 
     method: str
@@ -55,12 +55,12 @@ class Asked:
     body: str
 
 
-class Fake:
+class FakeService:
     """The service: its answers in turn, the last one for ever."""
 
     def __init__(self, answers: tuple[bytes | None, ...]) -> None:
-        self._answers = list(answers)
-        self.asked: list[Asked] = []
+        self._responses = list(answers)
+        self.requests: list[ReceivedRequest] = []
         self.port = 0
 
     def manager(self, **options: Any) -> NamespaceManager:  # noqa: ANN401  # the manager's
@@ -80,22 +80,22 @@ class Fake:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
         except asyncio.IncompleteReadError:
-            return LOSE
+            return CLOSE_CONNECTION
         first, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         method, target, _ = first.split(" ")
-        self.asked.append(Asked(method, target, headers, body.decode()))
-        said = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if said is HANG:
+        self.requests.append(ReceivedRequest(method, target, headers, body.decode()))
+        said = self._responses.pop(0) if len(self._responses) > 1 else self._responses[0]
+        if said is NO_RESPONSE:
             await reader.read()  # until the client gives up
-            return LOSE
+            return CLOSE_CONNECTION
         return said
 
 
 @asynccontextmanager
-async def fake(*answers: bytes | None) -> AsyncIterator[Fake]:
-    service = Fake(answers)
+async def run_fake_service(*answers: bytes | None) -> AsyncIterator[FakeService]:
+    service = FakeService(answers)
     server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
     service.port = server.sockets[0].getsockname()[1]
     async with server:

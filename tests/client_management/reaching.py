@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from twinbus.client import NO_RETRY, NamespaceManager
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-class Reach:
+class ManagerFactory:
     """How managers of one server are made."""
 
-    def __init__(self, server: Served, scheme: str) -> None:
+    def __init__(self, server: ServerProcess, scheme: str) -> None:
         self.server = server
         self.scheme = scheme
 
-    def text(self, *, key: str | None = None, key_name: str | None = None) -> str:
+    def connection_string(self, *, key: str | None = None, key_name: str | None = None) -> str:
         """A connection string of the server."""
         server = self.server
         port, ending = (
@@ -33,4 +33,4 @@ class Reach:
     def __call__(self, text: str | None = None, **options: Any) -> NamespaceManager:  # noqa: ANN401  # the manager's
         """A manager; what fails is not tried again, unless it is asked for."""
         options = {"retry_policy": NO_RETRY, "operation_timeout": 30, "ca_file": self.server.ca_file, **options}
-        return NamespaceManager.from_connection_string(text or self.text(), **options)
+        return NamespaceManager.from_connection_string(text or self.connection_string(), **options)

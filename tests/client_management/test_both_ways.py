@@ -11,11 +11,11 @@ from hypothesis import strategies as some
 from twinbus.model import path
 from twinbus.model.atom import envelope
 from twinbus.model.atom import rule as rule_form
-from twinbus.model.atom.kinds import NEWEST, View
-from twinbus.model.atom.queue import QUEUE
-from twinbus.model.atom.subscription import SUBSCRIPTION
-from twinbus.model.atom.topic import TOPIC
-from twinbus.model.description import RANGES, SIZES_MB, STATUSES
+from twinbus.model.atom.kinds import NEWEST_API_VERSION, WriteContext
+from twinbus.model.atom.queue import QUEUE_CODEC
+from twinbus.model.atom.subscription import SUBSCRIPTION_CODEC
+from twinbus.model.atom.topic import TOPIC_CODEC
+from twinbus.model.description import SETTABLE_RANGES, SIZES_MB, STATUSES
 from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
 from twinbus.model.rule import CorrelationFilter, RuleDescription, SqlAction, SqlFilter, Value
@@ -24,14 +24,17 @@ from twinbus.model.topic import SubscriptionDescription, TopicDescription, Topic
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-VIEW = View("localhost:5300", NEWEST)
+VIEW = WriteContext("localhost:5300", NEWEST_API_VERSION)
 TEXTS = some.text(some.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"), max_size=50)
 COUNTS = some.integers(0, 10**12)
 CENTURY_MS = 100 * 365 * 86_400_000
 """The last day before forever is taken for forever."""
 MOMENTS = some.integers(1, 4_000_000_000_000)
 FIELDS: dict[str, some.SearchStrategy[Any]] = {
-    **{name: some.integers(low, min(high, CENTURY_MS)) | some.just(high) for name, (low, high) in RANGES.items()},
+    **{
+        name: some.integers(low, min(high, CENTURY_MS)) | some.just(high)
+        for name, (low, high) in SETTABLE_RANGES.items()
+    },
     "max_size_mb": some.sampled_from(SIZES_MB),
     "status": some.sampled_from(STATUSES),
     "user_metadata": some.none() | TEXTS.filter(bool),
@@ -61,32 +64,35 @@ RUNTIMES = some.builds(
 
 def sent(root: Element) -> Element:
     """As it arrives."""
-    return envelope.read_description(envelope.request(root), root.tag)
+    return envelope.read_description(envelope.make_request(root), root.tag)
 
 
 @UNHURRIED
 @given(description=described(QueueDescription, authorization_rules=some.just(())), is_update=some.booleans())
 def test_a_queue_that_is_asked_for(description: QueueDescription, *, is_update: bool) -> None:
-    assert QUEUE.read(sent(QUEUE.write_wanted(description, VIEW, is_update=is_update))) == description
+    assert QUEUE_CODEC.read(sent(QUEUE_CODEC.write_request(description, VIEW, is_update=is_update))) == description
 
 
 @UNHURRIED
 @given(described(TopicDescription, authorization_rules=some.just(())))
 def test_a_topic_that_is_asked_for(description: TopicDescription) -> None:
-    assert TOPIC.read(sent(TOPIC.write_wanted(description, VIEW, is_update=False))) == description
+    assert TOPIC_CODEC.read(sent(TOPIC_CODEC.write_request(description, VIEW, is_update=False))) == description
 
 
 @UNHURRIED
 @given(described(SubscriptionDescription))
 def test_a_subscription_that_is_asked_for(description: SubscriptionDescription) -> None:
-    assert SUBSCRIPTION.read(sent(SUBSCRIPTION.write_wanted(description, VIEW, is_update=False))) == description
+    assert (
+        SUBSCRIPTION_CODEC.read(sent(SUBSCRIPTION_CODEC.write_request(description, VIEW, is_update=False)))
+        == description
+    )
 
 
 @UNHURRIED
 @given(described(QueueDescription, authorization_rules=some.just(())), RUNTIMES)
 def test_a_queue_that_is_shown(description: QueueDescription, runtime: QueueRuntime) -> None:
-    root = sent(QUEUE.write(QueueInfo(path="orders", description=description, runtime=runtime), VIEW))
-    assert (QUEUE.read_shown(root), QUEUE.read_runtime(root)) == (description, runtime)
+    root = sent(QUEUE_CODEC.write(QueueInfo(path="orders", description=description, runtime=runtime), VIEW))
+    assert (QUEUE_CODEC.read_response(root), QUEUE_CODEC.read_runtime(root)) == (description, runtime)
 
 
 @UNHURRIED
@@ -95,9 +101,9 @@ def test_a_subscription_that_is_shown(description: SubscriptionDescription, runt
     info = SubscriptionInfo(
         path=path.subscription_path("news", "all"), topic="news", name="all", description=description, runtime=runtime
     )
-    root = sent(SUBSCRIPTION.write(info, VIEW))
-    assert SUBSCRIPTION.read_shown(root) == description
-    assert SUBSCRIPTION.read_runtime(root) == replace(runtime, size_bytes=0), "a subscription shows no size"
+    root = sent(SUBSCRIPTION_CODEC.write(info, VIEW))
+    assert SUBSCRIPTION_CODEC.read_response(root) == description
+    assert SUBSCRIPTION_CODEC.read_runtime(root) == replace(runtime, size_bytes=0), "a subscription shows no size"
 
 
 def test_a_topic_that_is_shown() -> None:
@@ -113,8 +119,8 @@ def test_a_topic_that_is_shown() -> None:
         sql_filter_count=7,
         correlation_filter_count=8,
     )
-    root = sent(TOPIC.write(TopicInfo(path="news", description=description, runtime=runtime), VIEW))
-    assert (TOPIC.read_shown(root), TOPIC.read_runtime(root)) == (description, runtime)
+    root = sent(TOPIC_CODEC.write(TopicInfo(path="news", description=description, runtime=runtime), VIEW))
+    assert (TOPIC_CODEC.read_response(root), TOPIC_CODEC.read_runtime(root)) == (description, runtime)
 
 
 @UNHURRIED
@@ -130,5 +136,5 @@ def test_a_rule(expression: str, value: str, label: str | None) -> None:
         RuleDescription(name="two", filter=CorrelationFilter(label=label, properties=values)),
     ]
     for rule in rules:
-        assert rule_form.read(sent(rule_form.write_wanted(rule))) == rule
-        assert rule_form.read_shown(sent(rule_form.write(rule))) == rule
+        assert rule_form.read(sent(rule_form.write_request(rule))) == rule
+        assert rule_form.read_response(sent(rule_form.write(rule))) == rule

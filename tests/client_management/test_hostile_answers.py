@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client_management.fake import FEED, answer, entry, fake, feed
+from tests.client_management.fake import FEED, atom_entry, atom_feed, http_response, run_fake_service
 from twinbus.client import RetryPolicy
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.management import service as service_module
 
-LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + entry("<UserMetadata>&b;</UserMetadata>")
-OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/hostname">]>' + entry("<UserMetadata>&a;</UserMetadata>")
+LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>' + atom_entry("<UserMetadata>&b;</UserMetadata>")
+OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/hostname">]>' + atom_entry("<UserMetadata>&a;</UserMetadata>")
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,8 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/hostname">]>' + entry("<U
     [
         (LAUGHS, "document type or entities"),
         (OUTSIDE, "document type or entities"),
-        ("<!DOCTYPE x>" + entry(), "document type or entities"),
-        (entry("<a>" * 40 + "</a>" * 40), "more than 32 deep"),
+        ("<!DOCTYPE x>" + atom_entry(), "document type or entities"),
+        (atom_entry("<a>" * 40 + "</a>" * 40), "more than 32 deep"),
         ("", "no XML"),
         ("<entry", "no XML"),
         ("{}", "no XML"),
@@ -29,33 +29,36 @@ OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/hostname">]>' + entry("<U
 )
 async def test_such_an_answer_is_not_read(body: str, reason: str) -> None:
     often = RetryPolicy(max_retries=5, first_pause_s=0.0)
-    async with fake(answer(200, body)) as service, service.manager(retry_policy=often) as manager:
+    async with run_fake_service(http_response(200, body)) as service, service.manager(retry_policy=often) as manager:
         with pytest.raises(UnknownAnswer, match=reason):
             await manager.get_queue("orders")
         with pytest.raises(UnknownAnswer, match=reason):
             await manager.create_queue("orders")
         with pytest.raises(UnknownAnswer, match=reason):
             await anext(manager.get_queues())
-    assert len(service.asked) == 3, "what was answered was done: it is not asked for again"
+    assert len(service.requests) == 3, "what was answered was done: it is not asked for again"
 
 
 async def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "MAX_ANSWER_BYTES", 1_000)
-    async with fake(answer(200, entry() + " " * 1_000)) as service, service.manager() as manager:
+    monkeypatch.setattr(service_module, "MAX_RESPONSE_BYTES", 1_000)
+    async with (
+        run_fake_service(http_response(200, atom_entry() + " " * 1_000)) as service,
+        service.manager() as manager,
+    ):
         with pytest.raises(UnknownAnswer, match="more than 1000 bytes"):
             await manager.get_queue("orders")
 
 
 async def test_what_was_made_and_is_not_shown_is_told() -> None:
-    async with fake(answer(201, feed())) as service, service.manager() as manager:
+    async with run_fake_service(http_response(201, atom_feed())) as service, service.manager() as manager:
         with pytest.raises(UnknownAnswer, match="answered without a description"):
             await manager.create_queue("orders")
 
 
 async def test_lists_that_never_end_are_as_long_as_they_are_asked_for() -> None:
-    page = feed('<link rel="next" href="x"/>', *[entry(title=f"q{number}") for number in range(3)])
-    async with fake(answer(200, page)) as service, service.manager() as manager:
+    page = atom_feed('<link rel="next" href="x"/>', *[atom_entry(title=f"q{number}") for number in range(3)])
+    async with run_fake_service(http_response(200, page)) as service, service.manager() as manager:
         queues = manager.get_queues()
         found = [(await anext(queues)).path for _ in range(7)]
     assert found == ["q0", "q1", "q2"] * 2 + ["q0"]
-    assert len(service.asked) == 3
+    assert len(service.requests) == 3

@@ -11,14 +11,14 @@ from twinbus.client.management import AuthorizationRule, QueueDescription, Topic
 from twinbus.model.errors import Unauthorized
 
 if TYPE_CHECKING:
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 SEND = AuthorizationRule.new("sender", ("Send",))
 MANAGE = AuthorizationRule.new("owner", ("Manage", "Send", "Listen"))
 
 
-async def test_keys_are_kept_as_they_were_made(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_keys_are_kept_as_they_were_made(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         queue = await manager.create_queue(name, QueueDescription(authorization_rules=(SEND, MANAGE)))
         topic = await manager.create_topic(f"{name}-topic", TopicDescription(authorization_rules=(SEND,)))
     for shown, wanted in zip(queue.authorization_rules, (SEND, MANAGE), strict=True):
@@ -28,12 +28,12 @@ async def test_keys_are_kept_as_they_were_made(reach: Reach, name: str) -> None:
     assert SEND.primary_key not in repr(queue)
 
 
-async def test_a_key_of_an_entity_manages_that_entity_alone(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_key_of_an_entity_manages_that_entity_alone(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_queue(name, QueueDescription(authorization_rules=(SEND, MANAGE)))
         await manager.create_queue(f"{name}-other")
-    text = reach.text(key=MANAGE.primary_key, key_name="owner") + f";EntityPath={name}"
-    async with reach(text) as owner:
+    text = connect_manager.connection_string(key=MANAGE.primary_key, key_name="owner") + f";EntityPath={name}"
+    async with connect_manager(text) as owner:
         found = await owner.get_queue(name)
         await owner.update_queue(name, replace(found, max_delivery_count=2))
         assert (await owner.get_queue(name)).max_delivery_count == 2
@@ -43,9 +43,11 @@ async def test_a_key_of_an_entity_manages_that_entity_alone(reach: Reach, name: 
             await anext(owner.get_queues())
 
 
-async def test_a_key_that_may_only_send_manages_nothing(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_key_that_may_only_send_manages_nothing(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_queue(name, QueueDescription(authorization_rules=(SEND,)))
-    async with reach(reach.text(key=SEND.primary_key, key_name="sender") + f";EntityPath={name}") as sender:
+    async with connect_manager(
+        connect_manager.connection_string(key=SEND.primary_key, key_name="sender") + f";EntityPath={name}"
+    ) as sender:
         with pytest.raises(Unauthorized):
             await sender.get_queue(name)

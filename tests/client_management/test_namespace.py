@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.client_management.fake import answer, entry, fake
+from tests.client_management.fake import atom_entry, http_response, run_fake_service
 from twinbus.client.management import NamespaceInfo
 
 if TYPE_CHECKING:
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 
-async def test_a_namespace_tells_its_name(reach: Reach) -> None:
-    async with reach() as manager:
+async def test_a_namespace_tells_its_name(connect_manager: ManagerFactory) -> None:
+    async with connect_manager() as manager:
         info = await manager.get_namespace_info()
     assert (info.name, info.sku, info.messaging_units, info.alias) == ("contoso", "Standard", None, None)
     assert info.created_ms == info.modified_ms > 1_600_000_000_000
@@ -24,7 +24,10 @@ async def test_a_premium_namespace_tells_its_units_too() -> None:
         "<MessagingUnits>4</MessagingUnits><ModifiedTime>2024-05-06T07:08:10Z</ModifiedTime><Name>contoso</Name>"
         "<NamespaceType>Messaging</NamespaceType>"
     )
-    async with fake(answer(200, entry(elements, tag="NamespaceInfo"))) as service, service.manager() as manager:
+    async with (
+        run_fake_service(http_response(200, atom_entry(elements, tag="NamespaceInfo"))) as service,
+        service.manager() as manager,
+    ):
         info = await manager.get_namespace_info()
     assert info == NamespaceInfo(
         name="contoso",

@@ -12,7 +12,7 @@ from twinbus.client.errors import EntityNotFound
 from twinbus.client.management import FOREVER_MS, QueueDescription
 
 if TYPE_CHECKING:
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 ALL = QueueDescription(
     lock_duration_ms=5_500,
@@ -33,31 +33,31 @@ ALL = QueueDescription(
 """Nothing in it has its default but what needs another entity, or a Premium namespace."""
 
 
-async def test_a_plain_queue_has_every_default(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_plain_queue_has_every_default(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         assert await manager.create_queue(name) == QueueDescription()
         found = await manager.get_queue(name)
     assert found == QueueDescription()
     assert found.default_time_to_live_ms == found.auto_delete_on_idle_ms == FOREVER_MS
 
 
-async def test_a_queue_becomes_what_it_was_told_to_be(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_queue_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         assert await manager.create_queue(name, ALL) == ALL
         assert await manager.get_queue(name) == ALL
 
 
-async def test_messages_are_forwarded_where_it_was_said(reach: Reach, name: str) -> None:
+async def test_messages_are_forwarded_where_it_was_said(connect_manager: ManagerFactory, name: str) -> None:
     wanted = QueueDescription(forward_to=f"{name}-next", forward_dead_lettered_to=f"{name}-dead")
-    async with reach() as manager:
+    async with connect_manager() as manager:
         await manager.create_queue(f"{name}-next")
         await manager.create_queue(f"{name}-dead")
         assert await manager.create_queue(name, wanted) == wanted
         assert await manager.update_queue(name, replace(wanted, forward_to=None)) == replace(wanted, forward_to=None)
 
 
-async def test_a_queue_is_there_until_it_is_deleted(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_queue_is_there_until_it_is_deleted(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         assert not await manager.queue_exists(name)
         await manager.create_queue(name)
         assert await manager.queue_exists(name.upper())
@@ -67,17 +67,17 @@ async def test_a_queue_is_there_until_it_is_deleted(reach: Reach, name: str) -> 
             await manager.get_queue(name)
 
 
-async def test_a_path_may_have_slashes(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_path_may_have_slashes(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_queue(f"{name}/x-servicebus-transfer/0")
         assert [queue.path async for queue in manager.get_queues(f"{name}/")] == [f"{name}/x-servicebus-transfer/0"]
         assert await manager.queue_exists(f"/{name}/x-servicebus-transfer/0/")
 
 
-async def test_the_runtime_tells_what_a_queue_holds(reach: Reach, name: str) -> None:
+async def test_the_runtime_tells_what_a_queue_holds(connect_manager: ManagerFactory, name: str) -> None:
     async with (
-        reach() as manager,
-        MessagingFactory.from_connection_string(reach.server.connection_string) as factory,
+        connect_manager() as manager,
+        MessagingFactory.from_connection_string(connect_manager.server.connection_string) as factory,
     ):
         await manager.create_queue(name)
         before = await manager.get_queue_runtime(name)
@@ -99,8 +99,8 @@ async def test_the_runtime_tells_what_a_queue_holds(reach: Reach, name: str) -> 
     assert after.accessed_ms >= after.created_ms == before.created_ms > 1_600_000_000_000
 
 
-async def test_a_topic_is_no_queue(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_topic_is_no_queue(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         assert not await manager.queue_exists(name)
         with pytest.raises(EntityNotFound, match="is described by a 'TopicDescription', not by a QueueDescription"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.client_management.fake import answer, entry, fake
+from tests.client_management.fake import atom_entry, http_response, run_fake_service
 from twinbus.client.management import (
     AuthorizationRule,
     QueueDescription,
@@ -23,9 +23,9 @@ def elements(body: str) -> list[str]:
 
 
 async def test_a_plain_create_says_nothing_but_what_it_is() -> None:
-    async with fake(answer(201, entry())) as service, service.manager() as manager:
+    async with run_fake_service(http_response(201, atom_entry())) as service, service.manager() as manager:
         await manager.create_queue("orders/new")
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert (asked.method, asked.target) == ("PUT", "/orders/new?api-version=2024-05")
     assert asked.headers["content-type"] == "application/atom+xml;type=entry;charset=utf-8"
     assert "if-match" not in asked.headers
@@ -37,9 +37,9 @@ async def test_a_plain_create_says_nothing_but_what_it_is() -> None:
 
 
 async def test_an_update_always_says_what_the_service_would_else_keep() -> None:
-    async with fake(answer(200, entry())) as service, service.manager() as manager:
+    async with run_fake_service(http_response(200, atom_entry())) as service, service.manager() as manager:
         await manager.update_queue("orders", QueueDescription(max_delivery_count=5))
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert asked.headers["if-match"] == "*"
     assert "<RequiresSession>false</RequiresSession>" in asked.body
     assert NO_KEYS in asked.body
@@ -54,9 +54,9 @@ async def test_an_update_always_says_what_the_service_would_else_keep() -> None:
 
 
 async def test_targets_are_addresses_in_the_namespace() -> None:
-    async with fake(answer(201, entry())) as service, service.manager() as manager:
+    async with run_fake_service(http_response(201, atom_entry())) as service, service.manager() as manager:
         await manager.create_queue("orders", QueueDescription(forward_to="audit"))
-    assert "<ForwardTo>sb://127.0.0.1/audit</ForwardTo>" in service.asked[0].body
+    assert "<ForwardTo>sb://127.0.0.1/audit</ForwardTo>" in service.requests[0].body
 
 
 async def test_the_rule_of_a_new_subscription_stands_where_azure_looks_for_it() -> None:
@@ -64,9 +64,12 @@ async def test_the_rule_of_a_new_subscription_stands_where_azure_looks_for_it() 
     wanted = SubscriptionDescription(
         lock_duration_ms=5_000, dead_lettering_on_filter_errors=False, max_delivery_count=5
     )
-    async with fake(answer(201, entry(tag="SubscriptionDescription"))) as service, service.manager() as manager:
+    async with (
+        run_fake_service(http_response(201, atom_entry(tag="SubscriptionDescription"))) as service,
+        service.manager() as manager,
+    ):
         await manager.create_subscription("news", "some", wanted, rule)
-    (asked,) = service.asked
+    (asked,) = service.requests
     assert asked.target.startswith("/news/Subscriptions/some?")
     found = elements(asked.body)
     assert found[:3] == ["LockDuration", "DeadLetteringOnFilterEvaluationExceptions", "DefaultRuleDescription"]
@@ -77,16 +80,16 @@ async def test_the_rule_of_a_new_subscription_stands_where_azure_looks_for_it() 
 
 async def test_keys_are_sent_with_their_secrets() -> None:
     key = AuthorizationRule.new("sender", ("Send",))
-    async with fake(answer(201, entry())) as service, service.manager() as manager:
+    async with run_fake_service(http_response(201, atom_entry())) as service, service.manager() as manager:
         await manager.create_queue("orders", QueueDescription(authorization_rules=(key,)))
-    assert f"<PrimaryKey>{key.primary_key}</PrimaryKey>" in service.asked[0].body
-    assert '<AuthorizationRule i:type="SharedAccessAuthorizationRule">' in service.asked[0].body
+    assert f"<PrimaryKey>{key.primary_key}</PrimaryKey>" in service.requests[0].body
+    assert '<AuthorizationRule i:type="SharedAccessAuthorizationRule">' in service.requests[0].body
 
 
 async def test_names_are_quoted_as_addresses_are() -> None:
-    async with fake(answer(200)) as service, service.manager() as manager:
+    async with run_fake_service(http_response(200)) as service, service.manager() as manager:
         await manager.delete_rule("news", "all?x", "$Default")
         await manager.delete_queue("a b#c")
-    targets = [asked.target for asked in service.asked]
+    targets = [asked.target for asked in service.requests]
     assert targets[0].startswith("/news/Subscriptions/all%3Fx/Rules/$Default?api-version=")
     assert targets[1].startswith("/a%20b%23c?api-version=")

@@ -12,7 +12,7 @@ from twinbus.client.management import CorrelationFilter, FalseFilter, RuleDescri
 from twinbus.model.errors import EntityAlreadyExists, InvalidArgument
 
 if TYPE_CHECKING:
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 RULES = [
     RuleDescription(name="none", filter=FalseFilter()),
@@ -38,8 +38,8 @@ RULES = [
 ]
 
 
-async def test_a_rule_becomes_what_it_was_told_to_be(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_rule_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
         for wanted in RULES:
@@ -50,8 +50,8 @@ async def test_a_rule_becomes_what_it_was_told_to_be(reach: Reach, name: str) ->
     assert listed == ["$Default", "none", "sql", "equal"]
 
 
-async def test_another_rule_takes_its_place(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_another_rule_takes_its_place(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
         changed = RuleDescription(name="$Default", filter=SqlFilter(expression="priority > 5"))
@@ -59,8 +59,8 @@ async def test_another_rule_takes_its_place(reach: Reach, name: str) -> None:
         assert (await manager.get_rule(name, "all", "$Default")).filter == changed.filter
 
 
-async def test_a_rule_is_there_until_it_is_deleted(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_rule_is_there_until_it_is_deleted(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
         assert await manager.rule_exists(name, "all", "$Default")
@@ -70,8 +70,8 @@ async def test_a_rule_is_there_until_it_is_deleted(reach: Reach, name: str) -> N
             await manager.delete_rule(name, "all", "$Default")
 
 
-async def test_what_cannot_be_is_told(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_what_cannot_be_is_told(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
         with pytest.raises(EntityAlreadyExists):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.client_management.fake import answer, entry, fake
+from tests.client_management.fake import atom_entry, http_response, run_fake_service
 from twinbus.client.errors import EntityNotFound, TimedOut, UnknownAnswer
 from twinbus.client.management import QueueDescription
 from twinbus.model import errors
@@ -37,8 +37,8 @@ ERROR = "<Error><Code>{}</Code><Detail>{}</Detail></Error>"
     ],
 )
 async def test_every_status_has_its_error(status: int, kind: type[errors.ServiceBusError]) -> None:
-    refusal = answer(status, ERROR.format(status, "the moon is full. TrackingId:1"))
-    async with fake(refusal) as service, service.manager(operation_timeout=5) as manager:
+    refusal = http_response(status, ERROR.format(status, "the moon is full. TrackingId:1"))
+    async with run_fake_service(refusal) as service, service.manager(operation_timeout=5) as manager:
         with pytest.raises(kind, match=r"PUT of 'orders': the moon is full\. TrackingId:1") as caught:
             await manager.create_queue("orders")
     assert type(caught.value) is kind
@@ -46,19 +46,19 @@ async def test_every_status_has_its_error(status: int, kind: type[errors.Service
 
 async def test_a_conflict_that_is_no_name_taken_is_worth_another_try() -> None:
     taken, race = ERROR.format(409, "it is there"), ERROR.format(409, "SubCode=40901. Another operation is in progress")
-    async with fake(answer(409, taken)) as service, service.manager(operation_timeout=5) as manager:
+    async with run_fake_service(http_response(409, taken)) as service, service.manager(operation_timeout=5) as manager:
         with pytest.raises(errors.ServerBusy):
             await manager.delete_queue("orders")
         with pytest.raises(errors.ServerBusy):
             await manager.update_queue("orders", QueueDescription())
-    async with fake(answer(409, race)) as service, service.manager(operation_timeout=5) as manager:
+    async with run_fake_service(http_response(409, race)) as service, service.manager(operation_timeout=5) as manager:
         with pytest.raises(errors.ServerBusy):
             await manager.create_queue("orders")
 
 
 async def test_a_refusal_that_is_no_quota_is_told_from_one() -> None:
     refusal = ERROR.format(403, "SubCode=40301. Partitioning is not for this tier")
-    async with fake(answer(403, refusal)) as service, service.manager() as manager:
+    async with run_fake_service(http_response(403, refusal)) as service, service.manager() as manager:
         with pytest.raises(errors.NotAllowed, match="is not for this tier"):
             await manager.create_queue("orders")
 
@@ -76,7 +76,7 @@ async def test_a_refusal_that_is_no_quota_is_told_from_one() -> None:
     ],
 )
 async def test_any_body_of_a_failure_will_do(body: str, said: str) -> None:
-    async with fake(answer(500, body)) as service, service.manager() as manager:
+    async with run_fake_service(http_response(500, body)) as service, service.manager() as manager:
         with pytest.raises(errors.InternalFault) as caught:
             await manager.get_queue("orders")
     assert said in str(caught.value)
@@ -84,5 +84,5 @@ async def test_any_body_of_a_failure_will_do(body: str, said: str) -> None:
 
 
 async def test_a_status_that_is_good_but_unusual_is_good() -> None:
-    async with fake(answer(202, entry())) as service, service.manager() as manager:
+    async with run_fake_service(http_response(202, atom_entry())) as service, service.manager() as manager:
         assert await manager.create_queue("orders") == QueueDescription()

@@ -11,20 +11,20 @@ from twinbus.client import NamespaceManager
 if TYPE_CHECKING:
     import pytest
 
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client-management.md").read_text()
 
 
 def test_the_example_does_what_is_said(
-    reach: Reach, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    connect_manager: ManagerFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CONNECTION_STRING", reach.text())
-    monkeypatch.setenv("CA_FILE", reach.server.ca_file)
+    monkeypatch.setenv("CONNECTION_STRING", connect_manager.connection_string())
+    monkeypatch.setenv("CA_FILE", connect_manager.server.ca_file)
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(example, "docs/client-management.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
     assert capsys.readouterr().out.splitlines() == ["orders 30000 0", "urgent priority > 5", "gone: 404"]
-    reach.server.ask("DELETE", "news", expected=200)
+    connect_manager.server.request("DELETE", "news", expected=200)
 
 
 def test_every_call_is_told() -> None:

@@ -6,10 +6,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.client_management.fake import answer, entry, fake
+from tests.client_management.fake import atom_entry, http_response, run_fake_service
 from twinbus.client import Token
 from twinbus.client.management import QueueDescription
-from twinbus.client.tokens import JWT, SAS
+from twinbus.client.tokens import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE
 from twinbus.model.errors import InvalidArgument, Unauthorized
 from twinbus.model.signature import make_token
 
@@ -30,7 +30,7 @@ class FakeClock:
 class Counted:
     """Gives a new token each time, and counts them."""
 
-    def __init__(self, clock: FakeClock, kind: str = SAS, text: str = "token {}") -> None:
+    def __init__(self, clock: FakeClock, kind: str = SAS_TOKEN_TYPE, text: str = "token {}") -> None:
         self._clock = clock
         self._kind = kind
         self._text = text
@@ -42,9 +42,12 @@ class Counted:
 
 
 async def test_a_key_makes_a_signature_for_the_namespace_that_is_good_for_an_hour() -> None:
-    async with fake(answer(200, entry())) as service, service.manager(clock=FakeClock()) as manager:
+    async with (
+        run_fake_service(http_response(200, atom_entry())) as service,
+        service.manager(clock=FakeClock()) as manager,
+    ):
         await manager.get_queue("orders")
-    (asked,) = service.asked
+    (asked,) = service.requests
     expected = make_token("https://127.0.0.1/", "root", "c2VjcmV0", NOW_S + LIFETIME_S)
     assert asked.headers["authorization"] == expected
     assert "c2VjcmV0" not in unquote(asked.target + str(asked.headers))
@@ -54,13 +57,13 @@ async def test_a_token_is_kept_until_it_is_near_its_end() -> None:
     clock = FakeClock()
     provider = Counted(clock)
     async with (
-        fake(answer(200, entry())) as service,
+        run_fake_service(http_response(200, atom_entry())) as service,
         service.manager(clock=clock, token_provider=provider) as manager,
     ):
         for passed_s in (0, 1, 2_600, 200, 100):
             clock.now_s += passed_s
             await manager.get_queue("orders")
-    shown = [asked.headers["authorization"] for asked in service.asked]
+    shown = [asked.headers["authorization"] for asked in service.requests]
     assert shown == ["token 1", "token 1", "token 1", "token 2", "token 2"]
     assert provider.audiences == ["https://127.0.0.1/"] * 2
 
@@ -68,38 +71,47 @@ async def test_a_token_is_kept_until_it_is_near_its_end() -> None:
 async def test_a_token_that_was_refused_is_not_shown_again() -> None:
     clock = FakeClock()
     provider = Counted(clock)
-    answers = [answer(401), answer(200, entry())]
-    async with fake(*answers) as service, service.manager(clock=clock, token_provider=provider) as manager:
+    answers = [http_response(401), http_response(200, atom_entry())]
+    async with run_fake_service(*answers) as service, service.manager(clock=clock, token_provider=provider) as manager:
         with pytest.raises(Unauthorized):
             await manager.get_queue("orders")
         await manager.get_queue("orders")
-    assert [asked.headers["authorization"] for asked in service.asked] == ["token 1", "token 2"]
+    assert [asked.headers["authorization"] for asked in service.requests] == ["token 1", "token 2"]
 
 
 async def test_a_token_of_entra_is_shown_as_a_bearer() -> None:
-    provider = Counted(FakeClock(), JWT, "ey{}")
-    async with fake(answer(200, entry())) as service, service.manager(token_provider=provider) as manager:
+    provider = Counted(FakeClock(), JWT_TOKEN_TYPE, "ey{}")
+    async with (
+        run_fake_service(http_response(200, atom_entry())) as service,
+        service.manager(token_provider=provider) as manager,
+    ):
         await manager.get_queue("orders")
-    assert service.asked[0].headers["authorization"] == "Bearer ey1"
+    assert service.requests[0].headers["authorization"] == "Bearer ey1"
 
 
 async def test_a_token_that_no_header_can_have_is_told_and_not_shown() -> None:
-    provider = Counted(FakeClock(), SAS, "very\nsecret")
-    async with fake(answer(200, entry())) as service, service.manager(token_provider=provider) as manager:
+    provider = Counted(FakeClock(), SAS_TOKEN_TYPE, "very\nsecret")
+    async with (
+        run_fake_service(http_response(200, atom_entry())) as service,
+        service.manager(token_provider=provider) as manager,
+    ):
         with pytest.raises(InvalidArgument, match="characters that no header can have") as caught:
             await manager.get_queue("orders")
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert service.asked == []
+    assert service.requests == []
 
 
 async def test_the_token_is_shown_for_what_is_forwarded_to_as_well() -> None:
     plain, both = QueueDescription(), QueueDescription(forward_to="a", forward_dead_lettered_to="b")
     one = QueueDescription(forward_dead_lettered_to="b")
-    async with fake(answer(201, entry())) as service, service.manager(clock=FakeClock()) as manager:
+    async with (
+        run_fake_service(http_response(201, atom_entry())) as service,
+        service.manager(clock=FakeClock()) as manager,
+    ):
         for description in (plain, one, both):
             await manager.create_queue("orders", description)
     names = ("servicebussupplementaryauthorization", "servicebusdlqsupplementaryauthorization")
-    token = service.asked[0].headers["authorization"]
-    shown = [[asked.headers.get(name) for name in names] for asked in service.asked]
+    token = service.requests[0].headers["authorization"]
+    shown = [[asked.headers.get(name) for name in names] for asked in service.requests]
     assert shown == [[None, None], [None, token], [token, token]]

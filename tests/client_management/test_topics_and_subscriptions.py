@@ -19,7 +19,7 @@ from twinbus.client.management import (
 )
 
 if TYPE_CHECKING:
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 TOPIC = TopicDescription(
     default_time_to_live_ms=86_400_000,
@@ -48,8 +48,8 @@ SUBSCRIPTION = SubscriptionDescription(
 )
 
 
-async def test_a_topic_becomes_what_it_was_told_to_be(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_topic_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         assert await manager.create_topic(f"{name}-plain") == TopicDescription()
         assert await manager.create_topic(name, TOPIC) == TOPIC
         assert await manager.get_topic(name) == TOPIC
@@ -58,8 +58,8 @@ async def test_a_topic_becomes_what_it_was_told_to_be(reach: Reach, name: str) -
         assert await manager.get_topic(name) == changed
 
 
-async def test_a_subscription_becomes_what_it_was_told_to_be(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_subscription_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         assert await manager.create_subscription(name, "plain") == SubscriptionDescription()
         assert await manager.create_subscription(name, "all", SUBSCRIPTION) == SUBSCRIPTION
@@ -69,8 +69,8 @@ async def test_a_subscription_becomes_what_it_was_told_to_be(reach: Reach, name:
         assert await manager.get_subscription(name, "all") == changed
 
 
-async def test_they_are_there_until_they_are_deleted(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_they_are_there_until_they_are_deleted(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         assert not await manager.topic_exists(name)
         await manager.create_topic(name)
         assert await manager.topic_exists(name)
@@ -87,8 +87,8 @@ async def test_they_are_there_until_they_are_deleted(reach: Reach, name: str) ->
             await manager.get_subscription(name, "all")
 
 
-async def test_a_new_subscription_has_a_rule_that_is_true_for_all(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_new_subscription_has_a_rule_that_is_true_for_all(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
         (rule,) = [rule async for rule in manager.get_rules(name, "all")]
@@ -96,11 +96,11 @@ async def test_a_new_subscription_has_a_rule_that_is_true_for_all(reach: Reach, 
     assert rule.created_ms > 1_600_000_000_000
 
 
-async def test_a_new_subscription_may_bring_its_rule(reach: Reach, name: str) -> None:
+async def test_a_new_subscription_may_bring_its_rule(connect_manager: ManagerFactory, name: str) -> None:
     wanted = RuleDescription(
         name="urgent", filter=SqlFilter(expression="priority > 5"), action=SqlAction(expression="SET seen = 1")
     )
-    async with reach() as manager:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "urgent", SubscriptionDescription(max_delivery_count=3), wanted)
         (rule,) = [rule async for rule in manager.get_rules(name, "urgent")]
@@ -108,10 +108,10 @@ async def test_a_new_subscription_may_bring_its_rule(reach: Reach, name: str) ->
     assert (rule.name, rule.filter, rule.action) == ("urgent", wanted.filter, wanted.action)
 
 
-async def test_the_runtime_tells_what_they_hold(reach: Reach, name: str) -> None:
+async def test_the_runtime_tells_what_they_hold(connect_manager: ManagerFactory, name: str) -> None:
     async with (
-        reach() as manager,
-        MessagingFactory.from_connection_string(reach.server.connection_string) as factory,
+        connect_manager() as manager,
+        MessagingFactory.from_connection_string(connect_manager.server.connection_string) as factory,
     ):
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")

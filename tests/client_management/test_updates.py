@@ -12,12 +12,12 @@ from twinbus.client.management import AuthorizationRule, QueueDescription, Subsc
 from twinbus.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tests.client_management.reaching import Reach
+    from tests.client_management.reaching import ManagerFactory
 
 
-async def test_what_is_changed_is_changed_and_the_rest_stays(reach: Reach, name: str) -> None:
+async def test_what_is_changed_is_changed_and_the_rest_stays(connect_manager: ManagerFactory, name: str) -> None:
     key = AuthorizationRule.new("sender", ("Send",))
-    async with reach() as manager:
+    async with connect_manager() as manager:
         wanted = QueueDescription(max_delivery_count=3, user_metadata="mine", authorization_rules=(key,))
         before = await manager.create_queue(name, wanted)
         after = await manager.update_queue(name, replace(before, max_delivery_count=4, status="SendDisabled"))
@@ -27,9 +27,11 @@ async def test_what_is_changed_is_changed_and_the_rest_stays(reach: Reach, name:
     assert runtime.updated_ms > runtime.created_ms
 
 
-async def test_what_has_its_default_in_the_description_has_it_afterwards(reach: Reach, name: str) -> None:
+async def test_what_has_its_default_in_the_description_has_it_afterwards(
+    connect_manager: ManagerFactory, name: str
+) -> None:
     key = AuthorizationRule.new("sender", ("Send",))
-    async with reach() as manager:
+    async with connect_manager() as manager:
         await manager.create_queue(name, QueueDescription(user_metadata="mine", authorization_rules=(key,)))
         assert await manager.update_queue(name, QueueDescription(lock_duration_ms=5_000)) == QueueDescription(
             lock_duration_ms=5_000
@@ -47,9 +49,9 @@ async def test_what_has_its_default_in_the_description_has_it_afterwards(reach: 
     ],
 )
 async def test_what_is_fixed_at_creation_is_not_changed(
-    reach: Reach, name: str, before: QueueDescription, after: QueueDescription
+    connect_manager: ManagerFactory, name: str, before: QueueDescription, after: QueueDescription
 ) -> None:
-    async with reach() as manager:
+    async with connect_manager() as manager:
         await manager.create_queue(name, before)
         with pytest.raises(InvalidArgument, match="cannot be changed: it is set at creation") as caught:
             await manager.update_queue(name, after)
@@ -57,8 +59,10 @@ async def test_what_is_fixed_at_creation_is_not_changed(
     assert type(caught.value) is InvalidArgument
 
 
-async def test_sessions_of_a_subscription_and_duplicates_of_a_topic_are_fixed_too(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_sessions_of_a_subscription_and_duplicates_of_a_topic_are_fixed_too(
+    connect_manager: ManagerFactory, name: str
+) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name, TopicDescription(requires_duplicate_detection=True))
         await manager.create_subscription(name, "all", SubscriptionDescription(requires_session=True))
         with pytest.raises(InvalidArgument, match="cannot be changed"):
@@ -67,8 +71,8 @@ async def test_sessions_of_a_subscription_and_duplicates_of_a_topic_are_fixed_to
             await manager.update_subscription(name, "all", SubscriptionDescription())
 
 
-async def test_what_is_not_there_cannot_be_changed(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_what_is_not_there_cannot_be_changed(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         with pytest.raises(EntityNotFound):
             await manager.update_queue(name, QueueDescription())
         with pytest.raises(EntityNotFound):
@@ -77,8 +81,8 @@ async def test_what_is_not_there_cannot_be_changed(reach: Reach, name: str) -> N
             await manager.update_subscription(name, "all", SubscriptionDescription())
 
 
-async def test_a_topic_cannot_become_a_queue(reach: Reach, name: str) -> None:
-    async with reach() as manager:
+async def test_a_topic_cannot_become_a_queue(connect_manager: ManagerFactory, name: str) -> None:
+    async with connect_manager() as manager:
         await manager.create_topic(name)
         with pytest.raises(InvalidArgument, match="is described by a TopicDescription, not a QueueDescription"):
             await manager.update_queue(name, QueueDescription())

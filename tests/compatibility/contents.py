@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
     from azure.servicebus.aio import ServiceBusReceiver
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 QUEUES: Final = ("orders", "orders-partitioned", "unique", "purged", "exclusive", "recreated", "due")
 FORWARDING: Final = "forwarding"
@@ -42,11 +42,11 @@ _COUNT: Final = re.compile(r"(\w*MessageCount)>(\d+)</")
 _CHANGING: Final = re.compile(r"id|updated|AccessedAt|UpdatedAt|SizeInBytes|\w*MessageCount")
 
 
-def client_of(server: Served) -> ServiceBusClient:
+def connect_client(server: ServerProcess) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(server.connection_string)
 
 
-def places() -> list[str]:
+def receive_addresses() -> list[str]:
     """Return the address of every queue, subscription, sub-queue and session, the last behind a `#`.
 
     A queue that forwards its messages can be neither received from nor peeked at.
@@ -57,33 +57,33 @@ def places() -> list[str]:
     return [*plain, *dead, f"{FORWARDING}{_TRANSFER}{_DEAD}", *sessions]
 
 
-def receiver_of(client: ServiceBusClient, place: str, **options: Any) -> ServiceBusReceiver:  # noqa: ANN401
+def receiver_of(client: ServiceBusClient, address: str, **options: Any) -> ServiceBusReceiver:  # noqa: ANN401
     """Return the SDK's receiver of a place."""
-    place, _, session = place.partition("#")
+    address, _, session = address.partition("#")
     if session:
         options["session_id"] = session
-    if place.endswith(_TRANSFER + _DEAD):
+    if address.endswith(_TRANSFER + _DEAD):
         options["sub_queue"] = ServiceBusSubQueue.TRANSFER_DEAD_LETTER
-    elif place.endswith(_DEAD):
+    elif address.endswith(_DEAD):
         options["sub_queue"] = ServiceBusSubQueue.DEAD_LETTER
-    path = place.removesuffix(_DEAD).removesuffix(_TRANSFER)
+    path = address.removesuffix(_DEAD).removesuffix(_TRANSFER)
     topic, _, subscription = path.partition("/Subscriptions/")
     if subscription:
         return client.get_subscription_receiver(topic, subscription, **options)
     return client.get_queue_receiver(path, **options)
 
 
-async def contents(server: Served, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+async def read_contents(server: ServerProcess, wanted: Iterable[str] | None = None) -> dict[str, Any]:
     """Return descriptions, rules, counts, and messages in every state and states of sessions, of the wanted places."""
-    chosen = places() if wanted is None else list(wanted)
-    async with client_of(server) as client:
-        found = await asyncio.gather(*[peeked(client, place) for place in chosen])
+    chosen = receive_addresses() if wanted is None else list(wanted)
+    async with connect_client(server) as client:
+        found = await asyncio.gather(*[peek_messages(client, place) for place in chosen])
     below = [f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS]
     topics = dict.fromkeys(topic for topic, _ in SUBSCRIPTIONS)
     described = [*QUEUES, FORWARDING, *SESSION_QUEUES, *topics, *below, *(f"{one}/Rules" for one in below)]
     return {
         "descriptions": {path: _elements(server, path) for path in described},
-        "counts": counts(server),
+        "counts": read_counts(server),
         "messages": {place: messages for place, (messages, _) in zip(chosen, found, strict=True)},
         "session_states": {place: state for place, (_, state) in zip(chosen, found, strict=True) if "#" in place},
         "authority": _digest(await asyncio.to_thread(Path(server.ca_file).read_bytes)),
@@ -91,28 +91,28 @@ async def contents(server: Served, wanted: Iterable[str] | None = None) -> dict[
     }
 
 
-def counts(server: Served) -> dict[str, dict[str, int]]:
+def read_counts(server: ServerProcess) -> dict[str, dict[str, int]]:
     """Return the counts of all queues and subscriptions that are not 0, by state."""
     paths = [*QUEUES, FORWARDING, *SESSION_QUEUES, *(f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS)]
-    found = {path: _COUNT.findall(server.ask("GET", path, expected=200)) for path in paths}
+    found = {path: _COUNT.findall(server.request("GET", path, expected=200)) for path in paths}
     return {path: {state: int(count) for state, count in some if int(count)} for path, some in found.items()}
 
 
-async def peeked(client: ServiceBusClient, place: str) -> tuple[list[dict[str, Any]], str | None]:
+async def peek_messages(client: ServiceBusClient, address: str) -> tuple[list[dict[str, Any]], str | None]:
     """Return all messages of a place, in the order of their sequence numbers, and the state of a session."""
     found: list[dict[str, Any]] = []
     state: bytes | None = None
-    async with receiver_of(client, place) as receiver:
+    async with receiver_of(client, address) as receiver:
         while some := await receiver.peek_messages(
             PEEKED, sequence_number=found[-1]["sequence_number"] + 1 if found else 1
         ):
-            found += [shown(message) for message in some]
-        if "#" in place:
+            found += [message_fields(message) for message in some]
+        if "#" in address:
             state = await receiver.session.get_state()
     return found, None if state is None else bytes(state).decode()
 
 
-def shown(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+def message_fields(message: ServiceBusReceivedMessage) -> dict[str, Any]:
     """Return a message as JSON can have it."""
     properties = message.application_properties or {}
     return {
@@ -142,9 +142,11 @@ def _text(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _elements(server: Served, path: str) -> list[list[str]]:
+def _elements(server: ServerProcess, path: str) -> list[list[str]]:
     """Return the elements of a description or of a list of rules, without those that change as it is used."""
-    text = re.sub(r"sb://[^/]+/", "", server.ask("GET", path, expected=200))  # ForwardTo has the address of the server
+    text = re.sub(
+        r"sb://[^/]+/", "", server.request("GET", path, expected=200)
+    )  # ForwardTo has the address of the server
     return [[name, value] for name, value in _ELEMENT.findall(text) if not _CHANGING.fullmatch(name)]
 
 

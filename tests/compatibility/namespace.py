@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from azure.servicebus import ServiceBusMessage
 
-from tests.compatibility.contents import DELETED, client_of, contents, counts, peeked
-from tests.compatibility.emptying import emptied
+from tests.compatibility.contents import DELETED, connect_client, peek_messages, read_contents, read_counts
+from tests.compatibility.emptying import remove_all_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from azure.servicebus.aio import ServiceBusClient
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 EXCLUSIVE = "exclusive"
 DUE = "due"
-GOING_ON = ("orders", "unique", "recreated", "purged")
+CONTINUED_QUEUES = ("orders", "unique", "recreated", "purged")
 
 
-async def check_contents(server: Served, expected: Mapping[str, Any]) -> None:
+async def check_contents(server: ServerProcess, expected: Mapping[str, Any]) -> None:
     """Everything is there as the version that wrote it showed it."""
     wanted = [place for place, messages in expected["messages"].items() if messages or "#" in place]
-    found = await contents(server, [*wanted, DUE])
+    found = await read_contents(server, [*wanted, DUE])
     for path, elements in expected["descriptions"].items():
         assert found["descriptions"][path] == elements, path
     assert found["counts"] == expected["counts"] | {DUE: {"MessageCount": 3, "ActiveMessageCount": 3}}
@@ -36,38 +36,40 @@ async def check_contents(server: Served, expected: Mapping[str, Any]) -> None:
         assert found["messages"][place] == messages, place
     assert found["session_states"] == expected["session_states"]
     assert (found["authority"], found["key"]) == (expected["authority"], expected["key"])
-    server.ask("GET", DELETED, expected=404)
+    server.request("GET", DELETED, expected=404)
     due = found["messages"][DUE]
     assert [(one["message_id"], one["state"]) for one in due] == [(f"order-{number}", "ACTIVE") for number in range(3)]
 
 
-async def check_emptying(server: Served, expected: Mapping[str, Any]) -> None:
+async def check_removal(server: ServerProcess, expected: Mapping[str, Any]) -> None:
     """Everything can be received and settled in its order, and is gone then, also after the next start."""
     due = [{"message_id": f"order-{number}", "state": "ACTIVE"} for number in range(3)]
     messages = expected["messages"] | {DUE: due}
-    for place, ids in (await emptied(server, messages)).items():
+    for place, ids in (await remove_all_messages(server, messages)).items():
         here = messages[place]
         wanted = [one["message_id"] for state in ("ACTIVE", "DEFERRED") for one in here if one["state"] == state]
         if "partitioned" in place and "#" not in place:  # fragments have no order among them
             assert sorted(ids) == sorted(wanted), place
         else:
             assert ids == wanted, place
-    assert not any(counts(server).values())
+    assert not any(read_counts(server).values())
     await asyncio.to_thread(server.stop)
     await asyncio.to_thread(server.start)
-    assert not any(counts(server).values())
+    assert not any(read_counts(server).values())
 
 
-async def check_going_on(server: Served, expected: Mapping[str, Any]) -> None:
+async def check_new_messages(server: ServerProcess, expected: Mapping[str, Any]) -> None:
     """Numbers go on behind those that were given, and a queue that detects duplicates goes on to do so."""
-    async with client_of(server) as client:
-        await asyncio.gather(*[_go_on(client, path, expected["messages"][path]) for path in GOING_ON])
+    async with connect_client(server) as client:
+        await asyncio.gather(
+            *[_send_and_receive(client, path, expected["messages"][path]) for path in CONTINUED_QUEUES]
+        )
 
 
-async def _go_on(client: ServiceBusClient, path: str, old: list[dict[str, Any]]) -> None:
+async def _send_and_receive(client: ServiceBusClient, path: str, old: list[dict[str, Any]]) -> None:
     async with client.get_queue_sender(path) as sender:
         for _ in range(2):
             await sender.send_messages(ServiceBusMessage("new", message_id="new"))
-    new, _ = await peeked(client, path)
+    new, _ = await peek_messages(client, path)
     assert len(new) == (1 if path == "unique" else 2), path
     assert new[0]["sequence_number"] > max(one["sequence_number"] for one in old), path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.compatibility.archives import unpack
-from tests.compatibility.namespace import check_contents, check_emptying, check_going_on
-from tests.served import started
+from tests.compatibility.namespace import check_contents, check_new_messages, check_removal
+from tests.served import run_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def test_everything_is_found_and_received_and_new_messages_come_behind_it(tmp_path: Path) -> None:
     expected = unpack("data-directory", tmp_path)["contents"]
-    with started(tmp_path) as server:
+    with run_server(tmp_path) as server:
         await check_contents(server, expected)
-        await check_emptying(server, expected)
-        await check_going_on(server, expected)
+        await check_removal(server, expected)
+        await check_new_messages(server, expected)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from typer.testing import CliRunner
 
 from tests.compatibility.archives import unpack
-from tests.pairing_processes.namespaces import connection_string, received, servers
+from tests.pairing_processes.namespaces import connection_string, receive_all, run_server_pair
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 async def test_all_spooled_messages_arrive_once(tmp_path: Path) -> None:
     expected = unpack("pair", tmp_path)["spooled"]
-    async with servers(tmp_path) as (primary, secondary):
+    async with run_server_pair(tmp_path) as (primary, secondary):
         strings = (primary.tls_connection_string, connection_string(secondary), secondary.admin_connection_string)
         trusted = ["--ca-file", primary.ca_file, "--ca-file", secondary.ca_file]
         words = ["pair", "drain", *strings, *trusted, "--primary-name", "contoso", "--spool", str(tmp_path / "spool")]
         done = await asyncio.to_thread(CliRunner().invoke, app, words, prog_name="twinbus")
         assert done.exit_code == 0, done.output
-        arrived = await received(primary, len(expected))
+        arrived = await receive_all(primary, len(expected))
     assert [message.message_id for message in arrived] == expected
     assert [message.text for message in arrived] == expected
     assert [message.session_id for message in arrived] == [None] * 5 + ["apples"] * 5

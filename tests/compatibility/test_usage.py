@@ -10,7 +10,7 @@ import pytest
 
 from tests.compatibility.archives import unpack
 from tests.compatibility.totals import totals
-from twinbus.model.usage import unrolled
+from twinbus.model.usage import journals_without_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,8 @@ def test_all_counts_are_read_and_journals_become_parquet_files(tmp_path: Path, a
     assert list(usage.rglob("*.parquet"))
     assert list(usage.glob("*.partial"))
     assert totals(usage) == expected
-    journals = [str(path) for path in unrolled(usage)]
+    journals = [str(path) for path in journals_without_parquet(usage)]
     assert journals
     subprocess.run([sys.executable, "-m", "twinbus.server.metering.roll", str(usage), "0", *journals], check=True)
-    assert unrolled(usage) == []
+    assert journals_without_parquet(usage) == []
     assert totals(usage) == expected

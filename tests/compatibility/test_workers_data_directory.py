@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.compatibility.archives import unpack
-from tests.compatibility.contents import counts
-from tests.compatibility.namespace import check_contents, check_emptying
-from tests.served import started
-from tests.workers.crew import crew
+from tests.compatibility.contents import read_counts
+from tests.compatibility.namespace import check_contents, check_removal
+from tests.served import run_server
+from tests.workers.crew import run_multi_process_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 async def test_everything_is_found_and_received(tmp_path: Path) -> None:
     expected = unpack("workers-data-directory", tmp_path)["contents"]
-    with crew(tmp_path, workers=2) as server:
+    with run_multi_process_server(tmp_path, workers=2) as server:
         await check_contents(server, expected)
-        await check_emptying(server, expected)
+        await check_removal(server, expected)
 
 
 def test_one_process_finds_everything(tmp_path: Path) -> None:
     expected = unpack("workers-data-directory", tmp_path)["contents"]
-    with started(tmp_path) as server:
-        assert counts(server) == expected["counts"] | {"due": {"MessageCount": 3, "ActiveMessageCount": 3}}
+    with run_server(tmp_path) as server:
+        assert read_counts(server) == expected["counts"] | {"due": {"MessageCount": 3, "ActiveMessageCount": 3}}

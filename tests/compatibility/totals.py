@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from twinbus.model.usage import COUNTS, UsageRow, add_rows, read_journal, unrolled
+from twinbus.model.usage import COUNTS, UsageRow, add_rows, journals_without_parquet, read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def totals(usage: Path) -> dict[str, dict[str, int]]:
     """Return the counts of each entity that are not 0."""
-    rows = [row for path in unrolled(usage) for _, row in read_journal(path)]
+    rows = [row for path in journals_without_parquet(usage) for _, row in read_journal(path)]
     for path in usage.rglob("*.parquet"):
         table = pq.read_table(path, columns=["entity", *COUNTS], partitioning=None)
         rows += [UsageRow(minute=0, **row) for row in table.to_pylist()]

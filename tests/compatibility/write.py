@@ -32,14 +32,14 @@ from tests.compatibility.contents import (
     FORWARDING,
     QUEUES,
     SESSION_QUEUES,
-    client_of,
-    contents,
-    peeked,
+    connect_client,
+    peek_messages,
+    read_contents,
 )
 from tests.compatibility.totals import totals
-from tests.pairing_processes.namespaces import application, connection_string, manager_of, servers
-from tests.served import Served, wait_until
-from tests.workers.crew import Crew
+from tests.pairing_processes.namespaces import connect_manager, connection_string, paired_application, run_server_pair
+from tests.served import ServerProcess, wait_until
+from tests.workers.crew import MultiProcessServer
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import (
     CorrelationFilter,
@@ -69,7 +69,7 @@ DEFAULT_RULE: Final = "$Default"
 # --- a namespace ------------------------------------------------------------------------------------------------------
 
 
-async def make_entities(server: Served) -> None:
+async def make_entities(server: ServerProcess) -> None:
     """Create them, the deleted one too."""
     week_ms = 7 * 24 * 3_600_000
     kinds: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ async def make_entities(server: Served) -> None:
         FORWARDING: {"forward_to": "sessions"},
         "orders": {"max_delivery_count": 7, "user_metadata": "written by an earlier version"},
     }
-    async with manager_of(server) as manager:
+    async with connect_manager(server) as manager:
         for path in (*QUEUES, *SESSION_QUEUES, DELETED, FORWARDING):
             await manager.create_queue(path, QueueDescription(**kinds.get(path, {})))
         for topic in ("news", "news-partitioned"):
@@ -149,10 +149,10 @@ async def _received(receiver: Any, count: int) -> list[Any]:  # noqa: ANN401
     return found
 
 
-async def fill(server: Served) -> None:
+async def fill(server: ServerProcess) -> None:
     """Fill the whole namespace."""
     await make_entities(server)
-    async with client_of(server) as client:
+    async with connect_client(server) as client:
         await fill_queue(client, "orders")
         await fill_queue(client, "orders-partitioned", keys=16)
         for queue in SESSION_QUEUES:
@@ -177,7 +177,7 @@ async def fill(server: Served) -> None:
         async with client.get_subscription_receiver("news", "all") as receiver:
             (message,) = await _received(receiver, 1)
             await receiver.dead_letter_message(message, reason="Spoilt")
-        async with manager_of(server) as manager:
+        async with connect_manager(server) as manager:
             await manager.delete_queue(DELETED)
             await manager.delete_queue("recreated")
             await manager.create_queue("recreated")
@@ -187,9 +187,9 @@ async def fill(server: Served) -> None:
         assert await factory.create_message_receiver("purged").delete_batch(6) == 6
 
 
-async def leave_in_the_middle(server: Served) -> None:
+async def leave_unfinished_work(server: ServerProcess) -> None:
     """Do what only a kill leaves behind: messages out to an exclusive receiver, and messages that are due after it."""
-    async with client_of(server) as client, client.get_queue_sender("due") as sender:
+    async with connect_client(server) as client, client.get_queue_sender("due") as sender:
         when = dt.datetime.now(dt.UTC) + SOON
         await sender.schedule_messages([order(number) for number in range(3)], when)
     factory = MessagingFactory.from_connection_string(connection_string(server))
@@ -201,7 +201,7 @@ async def leave_in_the_middle(server: Served) -> None:
     await factory.close()
 
 
-def write_namespace(folder: Path, server: Served) -> dict[str, Any]:
+def write_namespace(folder: Path, server: ServerProcess) -> dict[str, Any]:
     """Two lives: one that ends well, one that is killed."""
     try:
         server.start()
@@ -209,20 +209,20 @@ def write_namespace(folder: Path, server: Served) -> dict[str, Any]:
         server.stop()
         server.start()
         usage = folder / "data" / "usage"
-        wait_until(lambda: any(usage.rglob("*.parquet")), patience_s=MINUTE_S)
-        found = asyncio.run(contents(server))
-        asyncio.run(leave_in_the_middle(server))
+        wait_until(lambda: any(usage.rglob("*.parquet")), timeout_s=MINUTE_S)
+        found = asyncio.run(read_contents(server))
+        asyncio.run(leave_unfinished_work(server))
     finally:
         server.kill()
     return {"contents": found, "usage": totals(usage)}
 
 
 def write_data_directory(folder: Path) -> dict[str, Any]:
-    return write_namespace(folder, Served(folder))
+    return write_namespace(folder, ServerProcess(folder))
 
 
 def write_workers_data_directory(folder: Path) -> dict[str, Any]:
-    return write_namespace(folder, Crew(folder, "--workers=2"))
+    return write_namespace(folder, MultiProcessServer(folder, "--workers=2"))
 
 
 # --- jobs on Spark ----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def write_jobs(folder: Path) -> dict[str, Any]:
 
     The stream completes what it reads, so the second capture finds the last 10 alone.
     """
-    server = Served(folder)
+    server = ServerProcess(folder)
     found: dict[str, Any] = {}
     try:
         server.start()
@@ -261,21 +261,21 @@ def write_jobs(folder: Path) -> dict[str, Any]:
     return found
 
 
-async def _create(server: Served, queue: str, partitioned: bool) -> None:  # noqa: FBT001
-    async with manager_of(server) as manager:
+async def _create(server: ServerProcess, queue: str, partitioned: bool) -> None:  # noqa: FBT001
+    async with connect_manager(server) as manager:
         await manager.create_queue(queue, QueueDescription(enable_partitioning=partitioned))
 
 
-async def _send(server: Served, queue: str, first: int, end: int) -> None:
-    async with client_of(server) as client, client.get_queue_sender(queue) as sender:
+async def _send(server: ServerProcess, queue: str, first: int, end: int) -> None:
+    async with connect_client(server) as client, client.get_queue_sender(queue) as sender:
         for number in range(first, end):
             key = {"partition_key": f"key-{number % 16}"} if "partitioned" in queue else {}
             await sender.send_messages(order(number, **key))
 
 
-async def _peeked(server: Served, queue: str) -> list[dict[str, Any]]:
-    async with client_of(server) as client:
-        return (await peeked(client, queue))[0]
+async def _peeked(server: ServerProcess, queue: str) -> list[dict[str, Any]]:
+    async with connect_client(server) as client:
+        return (await peek_messages(client, queue))[0]
 
 
 def _ids(first: int, end: int) -> list[str]:
@@ -297,8 +297,8 @@ def write_pair(folder: Path) -> dict[str, Any]:
 async def _write_pair(folder: Path) -> dict[str, Any]:
     names = {kind: [f"{kind}-{number}" for number in range(10)] for kind in ("sent", "parked", "spooled")}
     with tempfile.TemporaryDirectory() as elsewhere:
-        async with servers(Path(elsewhere)) as (primary, secondary):
-            async with application(
+        async with run_server_pair(Path(elsewhere)) as (primary, secondary):
+            async with paired_application(
                 primary, secondary, journal_dir=folder / "journals" / "ended", spool_dir=folder / "spool"
             ) as program:
                 await program.send(*names["sent"])
@@ -334,7 +334,7 @@ asyncio.run(main())
 """
 
 
-def _killed_program(primary: Served, folder: Path) -> list[str]:
+def _killed_program(primary: ServerProcess, folder: Path) -> list[str]:
     words = [sys.executable, "-c", PROGRAM, connection_string(primary), str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

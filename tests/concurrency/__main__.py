@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.concurrency.javascript import run_javascript
 from tests.concurrency.operations import run_aio, run_sync
 from tests.conftest import SOURCES, installed_is_current
-from tests.served import started
+from tests.served import run_server
 
 CLIENTS = {"sync": run_sync, "aio": run_aio, "javascript": run_javascript}
 
@@ -31,7 +31,7 @@ def main() -> int:
     succeeded: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
     server_options = [f"--workers={options.workers}"] if options.workers else []
-    with tempfile.TemporaryDirectory() as folder, started(Path(folder), *server_options) as server:
+    with tempfile.TemporaryDirectory() as folder, run_server(Path(folder), *server_options) as server:
         for run in range(1, options.runs + 1):
             for client in options.clients:
                 begun = time.monotonic()

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PROGRAMS: Final = Path(__file__).parent.parent / "sdk_js"
-PATIENCE_S: Final = 90
+TIMEOUT_S: Final = 90
 
 
 class ProgramFailed(Exception):
     """What node said."""
 
 
-def run_javascript(server: Served) -> None:
+def run_javascript(server: ServerProcess) -> None:
     """Run the program once."""
     environment = {
         "TWINBUS_PLAIN": server.connection_string,
@@ -33,7 +33,7 @@ def run_javascript(server: Served) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     if run.returncode != 0:

@@ -36,17 +36,17 @@ from azure.servicebus._pyamqp.constants import LinkDeliverySettleReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LOOK_EVERY_S: Final = 0.05
-LOST_AFTER_S: Final = 0.3
+POLL_INTERVAL_S: Final = 0.05
+LOSS_TIMEOUT_S: Final = 0.3
 """Longer than the SDK reads at a time, which is 0.2 s."""
 
-UNSENT: Final = "UNSENT: a message that the SDK dropped from its list before it was sent"
-ANSWER: Final = "ANSWER: a disposition that the SDK dropped"
-REPLY: Final = "REPLY: a reply that the SDK dropped"
-TWICE: Final = "TWICE: a message that the SDK sent more than once"
+UNSENT_MESSAGE: Final = "UNSENT: a message that the SDK dropped from its list before it was sent"
+DROPPED_DISPOSITION: Final = "ANSWER: a disposition that the SDK dropped"
+DROPPED_REPLY: Final = "REPLY: a reply that the SDK dropped"
+DUPLICATE_SEND: Final = "TWICE: a message that the SDK sent more than once"
 
 
-class Observed:
+class SdkObserver:
     """What was seen, and what had to be given back."""
 
     def __init__(self) -> None:
@@ -101,19 +101,19 @@ class Observed:
                 else:
                     self._suspects.pop(id(delivery), None)
                     continue
-                if now - self._suspects.setdefault(id(delivery), now) > LOST_AFTER_S:
+                if now - self._suspects.setdefault(id(delivery), now) > LOSS_TIMEOUT_S:
                     kind.append((link, delivery))
                     del self._suspects[id(delivery)]
             replies = []
             for number, (link, frame, message, came) in list(self._replies.items()):
                 operation = self._requests.get(number)
-                if operation is None or now - came < LOST_AFTER_S:
+                if operation is None or now - came < LOSS_TIMEOUT_S:
                     continue
                 del self._replies[number], self._requests[number]
                 if operation in link._pending_operations:  # noqa: SLF001
                     replies.append((link, frame, message))
-            self.faults[ANSWER] += len(unanswered)
-            self.faults[REPLY] += len(replies)
+            self.faults[DROPPED_DISPOSITION] += len(unanswered)
+            self.faults[DROPPED_REPLY] += len(replies)
             return unsent, [(one, self._state_of(link, one)) for link, one in unanswered], replies
 
     def _state_of(self, link: Any, delivery: Any) -> Any:  # noqa: ANN401  # the SDK's own
@@ -121,10 +121,10 @@ class Observed:
 
     def _list_again(self, link: Any, delivery: Any) -> None:  # noqa: ANN401  # the SDK's own
         if delivery.frame is None and delivery not in link._pending_deliveries:  # noqa: SLF001
-            self.faults[UNSENT] += 1
+            self.faults[UNSENT_MESSAGE] += 1
             link._pending_deliveries.append(delivery)  # noqa: SLF001
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Give back what is lost to a sync client."""
         unsent, unanswered, replies = self.lost()
         for link, delivery in unsent:
@@ -135,7 +135,7 @@ class Observed:
         for link, frame, message in replies:
             link._on_message_received(frame, message)  # noqa: SLF001
 
-    async def mend_aio(self) -> None:
+    async def repair_aio(self) -> None:
         """Give back what is lost to an aio client."""
         unsent, unanswered, replies = self.lost()
         for link, delivery in unsent:
@@ -170,9 +170,9 @@ def _replaced(modules: tuple[Any, Any], make: Callable[[list[Any]], list[Any]]) 
 
 
 @contextmanager
-def observing() -> Iterator[Observed]:
+def observe_sync() -> Iterator[SdkObserver]:
     """Watch the sync client, and mend what it loses."""
-    observed = Observed()
+    observed = SdkObserver()
 
     def make(kept: list[Any]) -> list[Any]:
         def send_transfer(self: Any, message: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -197,8 +197,8 @@ def observing() -> Iterator[Observed]:
 
     def watch_it() -> None:
         while not observed.is_over:
-            observed.mend()
-            time.sleep(LOOK_EVERY_S)
+            observed.repair()
+            time.sleep(POLL_INTERVAL_S)
 
     watching = threading.Thread(target=watch_it, daemon=True)
     with _replaced((sender, management_link), make):
@@ -211,9 +211,9 @@ def observing() -> Iterator[Observed]:
 
 
 @contextmanager
-def observing_aio() -> Iterator[Observed]:
+def observe_aio() -> Iterator[SdkObserver]:
     """Watch the aio client; `watch` mends what it loses, on its loop."""
-    observed = Observed()
+    observed = SdkObserver()
 
     def make(kept: list[Any]) -> list[Any]:
         async def send_transfer(self: Any, message: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -240,8 +240,8 @@ def observing_aio() -> Iterator[Observed]:
         yield observed
 
 
-async def watch(observed: Observed) -> None:
+async def watch(observed: SdkObserver) -> None:
     """Mend what the aio client loses, until it is over."""
     while not observed.is_over:
-        await observed.mend_aio()
-        await asyncio.sleep(LOOK_EVERY_S)
+        await observed.repair_aio()
+        await asyncio.sleep(POLL_INTERVAL_S)

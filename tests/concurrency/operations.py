@@ -18,15 +18,15 @@ from azure.servicebus import AutoLockRenewer, ServiceBusClient, ServiceBusMessag
 from azure.servicebus.aio import AutoLockRenewer as AsyncAutoLockRenewer
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
-from tests.concurrency.observing import TWICE, Observed, observing, observing_aio, watch
+from tests.concurrency.observing import DUPLICATE_SEND, SdkObserver, observe_aio, observe_sync, watch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 THREADS: Final = 8
-PATIENCE_S: Final = 25.0
+TIMEOUT_S: Final = 25.0
 LATER: Final = dt.timedelta(hours=1)
 SINGLE: Final = 16
 PAIRS: Final = 4
@@ -50,23 +50,23 @@ def bodies_of(found: Iterable[Any]) -> collections.Counter[str]:
     return collections.Counter(b"".join(message.body).decode() for message in found)
 
 
-def check_all_there(wanted: Iterable[str], found: collections.Counter[str], observed: Observed) -> None:
+def check_all_received(wanted: Iterable[str], found: collections.Counter[str], observed: SdkObserver) -> None:
     """Each message was stored; more than once only where the SDK sent it more than once."""
     wanted = list(wanted)
     missing = [text for text in wanted if not found[text]]
     if missing or found.keys() - set(wanted):
         raise CallsFailed(f"missing {missing}, and not expected {sorted(found.keys() - set(wanted))}")
-    observed.faults[TWICE] += found.total() - len(wanted)
+    observed.faults[DUPLICATE_SEND] += found.total() - len(wanted)
 
 
 # --- the sync client --------------------------------------------------------------------------------------------------
 
 
-def at_once(*calls: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
     """Make calls from eight threads; what they return, in order."""
     pool = ThreadPoolExecutor(THREADS)
     futures = [pool.submit(call) for call in calls]
-    done, hanging = wait(futures, timeout=PATIENCE_S)
+    done, hanging = wait(futures, timeout=TIMEOUT_S)
     pool.shutdown(wait=False, cancel_futures=True)
     errors = [f"{type(error).__name__}: {error}" for future in done if (error := future.exception()) is not None]
     if errors or hanging:
@@ -76,9 +76,9 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 def receive_all(receiver: Any, count: int) -> list[Any]:  # noqa: ANN401  # of the SDK
     """So many messages: some by eight threads, of which each replaces the credit of the others, the rest by one."""
-    batches = at_once(*[partial(receiver.receive_messages, 3, max_wait_time=0.3)] * THREADS)
+    batches = run_concurrently(*[partial(receiver.receive_messages, 3, max_wait_time=0.3)] * THREADS)
     found = [message for batch in batches for message in batch]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(found) < count and time.monotonic() < deadline:
         found += receiver.receive_messages(count - len(found), max_wait_time=5)
     if len(found) < count:
@@ -86,10 +86,10 @@ def receive_all(receiver: Any, count: int) -> list[Any]:  # noqa: ANN401  # of t
     return found
 
 
-class SyncScenes:
+class SyncScenarios:
     """Scenes for the sync client."""
 
-    def __init__(self, server: Served, observed: Observed) -> None:
+    def __init__(self, server: ServerProcess, observed: SdkObserver) -> None:
         self._server = server
         self._observed = observed
         self._client = ServiceBusClient.from_connection_string(server.connection_string, retry_total=0)
@@ -102,36 +102,38 @@ class SyncScenes:
 
     def queue(self) -> None:
         """Send, schedule, cancel, peek, receive, renew, and settle in every way."""
-        queue, client = self._server.make_queue(), self._client
+        queue, client = self._server.create_queue(), self._client
         due = dt.datetime.now(dt.UTC) + LATER
         with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
             sends = [partial(sender.send_messages, one) for one in messages("m", SINGLE)]
             sends += [partial(sender.send_messages, messages(f"b{number}", 2)) for number in range(PAIRS)]
             later = [partial(sender.schedule_messages, one, due) for one in messages("s", THREADS)]
-            done = at_once(*later[:4], *sends, *later[4:])
+            done = run_concurrently(*later[:4], *sends, *later[4:])
             numbers = [number for result in done if result for number in result]
-            for peeked in at_once(*[partial(receiver.peek_messages, 100, sequence_number=1)] * THREADS):
-                check_all_there(TEXTS + SCHEDULED, bodies_of(peeked), Observed())
-            at_once(*[partial(sender.cancel_scheduled_messages, number) for number in numbers])
+            for peeked in run_concurrently(*[partial(receiver.peek_messages, 100, sequence_number=1)] * THREADS):
+                check_all_received(TEXTS + SCHEDULED, bodies_of(peeked), SdkObserver())
+            run_concurrently(*[partial(sender.cancel_scheduled_messages, number) for number in numbers])
             found = receive_all(receiver, len(TEXTS))
-            check_all_there(TEXTS, bodies_of(found), self._observed)
-            at_once(*[partial(receiver.renew_message_lock, one) for one in found])
-            at_once(*mixed(ways_of(receiver, found), [partial(receiver.peek_messages, 2)] * THREADS))
+            check_all_received(TEXTS, bodies_of(found), self._observed)
+            run_concurrently(*[partial(receiver.renew_message_lock, one) for one in found])
+            run_concurrently(
+                *interleave(settlements_of(receiver, found), [partial(receiver.peek_messages, 2)] * THREADS)
+            )
             deferred = [one.sequence_number for one in found[2::4]]
-            taken = at_once(*[partial(receiver.receive_deferred_messages, number) for number in deferred])
+            taken = run_concurrently(*[partial(receiver.receive_deferred_messages, number) for number in deferred])
             again = [message for batch in taken for message in batch]
             renewals = [partial(receiver.renew_message_lock, one) for one in again]
-            at_once(*mixed(renewals, [partial(receiver.peek_messages, 2)] * THREADS))
-            at_once(*[partial(receiver.complete_message, one) for one in again])
+            run_concurrently(*interleave(renewals, [partial(receiver.peek_messages, 2)] * THREADS))
+            run_concurrently(*[partial(receiver.complete_message, one) for one in again])
             left = receive_all(receiver, len(found[1::4]))
-            at_once(*[partial(receiver.complete_message, one) for one in left])
+            run_concurrently(*[partial(receiver.complete_message, one) for one in left])
         with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-            at_once(*[partial(dead.complete_message, one) for one in receive_all(dead, len(found[3::4]))])
+            run_concurrently(*[partial(dead.complete_message, one) for one in receive_all(dead, len(found[3::4]))])
         self._check_empty(queue)
 
     def auto_lock_renewer(self) -> None:
         """Locks that are renewed by eight threads of the SDK's own, and messages that are completed meanwhile."""
-        queue, client = self._server.make_queue(LockDuration="PT30S"), self._client
+        queue, client = self._server.create_queue(LockDuration="PT30S"), self._client
         with (
             client.get_queue_sender(queue) as sender,
             client.get_queue_receiver(queue) as receiver,
@@ -145,64 +147,68 @@ class SyncScenes:
             locked = {message.message_id: message.locked_until_utc for message in found}
             for message in found:
                 renewer.register(receiver, message)
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while any(message.locked_until_utc == locked[message.message_id] for message in found):
                 if time.monotonic() > deadline:
                     raise CallsFailed(f"not all locks were renewed: {[str(one.auto_renew_error) for one in found]}")
                 time.sleep(0.05)
-            at_once(*[partial(receiver.complete_message, one) for one in found])
+            run_concurrently(*[partial(receiver.complete_message, one) for one in found])
         self._check_empty(queue)
 
     def session(self) -> None:
         """State, lock and messages of a session that one receiver has."""
-        queue, client = self._server.make_queue(RequiresSession="true"), self._client
+        queue, client = self._server.create_queue(RequiresSession="true"), self._client
         with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue, session_id="s") as receiver:
             sender.send_messages(messages("m", SINGLE, session_id="s"))
             session = receiver.session
             found = receive_all(receiver, SINGLE)
             calls = [partial(session.set_state, "a state")] * 4 + [partial(receiver.peek_messages, 2)] * 4
-            at_once(*mixed(calls, [session.renew_lock] * THREADS))
-            states = at_once(*[session.get_state] * THREADS)
+            run_concurrently(*interleave(calls, [session.renew_lock] * THREADS))
+            states = run_concurrently(*[session.get_state] * THREADS)
             if set(states) != {b"a state"}:
                 raise CallsFailed(f"the states are {states}")
-            at_once(*mixed(ways_of(receiver, found), [session.renew_lock] * 4 + [session.get_state] * 4))
-            taken = at_once(*[partial(receiver.receive_deferred_messages, one.sequence_number) for one in found[2::4]])
-            at_once(*[partial(receiver.complete_message, one) for batch in taken for one in batch])
+            run_concurrently(
+                *interleave(settlements_of(receiver, found), [session.renew_lock] * 4 + [session.get_state] * 4)
+            )
+            taken = run_concurrently(
+                *[partial(receiver.receive_deferred_messages, one.sequence_number) for one in found[2::4]]
+            )
+            run_concurrently(*[partial(receiver.complete_message, one) for batch in taken for one in batch])
             left = receive_all(receiver, len(found[1::4]))
-            at_once(*[partial(receiver.complete_message, one) for one in left])
+            run_concurrently(*[partial(receiver.complete_message, one) for one in left])
         self._check_empty(queue, dead=len(found[3::4]))
 
     def _check_empty(self, queue: str, dead: int = 0) -> None:
-        if (counts := self._server.counts(queue)) != (0, dead):
+        if (counts := self._server.message_counts(queue)) != (0, dead):
             raise CallsFailed(f"{counts} messages are left in the queue and its dead-letter queue")
 
 
-def ways_of(receiver: Any, found: list[Any]) -> list[Callable[[], Any]]:  # noqa: ANN401  # of the SDK, sync or aio
+def settlements_of(receiver: Any, found: list[Any]) -> list[Callable[[], Any]]:  # noqa: ANN401  # of the SDK, sync or aio
     """Settle each message, in turn in each of the four ways."""
     ways = (receiver.complete_message, receiver.abandon_message, receiver.defer_message, receiver.dead_letter_message)
     return [partial(ways[number % 4], one) for number, one in enumerate(found)]
 
 
-def mixed(calls: Sequence[Callable[[], Any]], others: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
+def interleave(calls: Sequence[Callable[[], Any]], others: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
     """Both kinds of calls, in turn, and then what is left of one."""
     both = [call for pair in zip(calls, others, strict=False) for call in pair]
     least = min(len(calls), len(others))
     return [*both, *calls[least:], *others[least:]]
 
 
-def run_sync(server: Served) -> Observed:
+def run_sync(server: ServerProcess) -> SdkObserver:
     """All scenes of the sync client, once."""
-    with observing() as observed:
-        SyncScenes(server, observed).run()
+    with observe_sync() as observed:
+        SyncScenarios(server, observed).run()
     return observed
 
 
 # --- the aio client ---------------------------------------------------------------------------------------------------
 
 
-async def gathered(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
+async def gather_all(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
     """Make calls at the same time; what they return, in order."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         results = await asyncio.gather(*[call() for call in calls], return_exceptions=True)
     errors = [f"{type(error).__name__}: {error}" for error in results if isinstance(error, BaseException)]
     if errors:
@@ -211,9 +217,9 @@ async def gathered(*calls: Callable[[], Awaitable[Any]]) -> list[Any]:
 
 
 async def receive_all_aio(receiver: Any, count: int) -> list[Any]:  # noqa: ANN401  # of the SDK
-    batches = await gathered(*[partial(receiver.receive_messages, 3, max_wait_time=0.3)] * THREADS)
+    batches = await gather_all(*[partial(receiver.receive_messages, 3, max_wait_time=0.3)] * THREADS)
     found = [message for batch in batches for message in batch]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(found) < count and time.monotonic() < deadline:
         found += await receiver.receive_messages(count - len(found), max_wait_time=5)
     if len(found) < count:
@@ -221,10 +227,10 @@ async def receive_all_aio(receiver: Any, count: int) -> list[Any]:  # noqa: ANN4
     return found
 
 
-class AioScenes:
+class AioScenarios:
     """Scenes for the aio client: the same."""
 
-    def __init__(self, server: Served, observed: Observed) -> None:
+    def __init__(self, server: ServerProcess, observed: SdkObserver) -> None:
         self._server = server
         self._observed = observed
 
@@ -234,36 +240,38 @@ class AioScenes:
             await asyncio.gather(self.queue(client), self.auto_lock_renewer(client), self.session(client))
 
     async def queue(self, client: AsyncServiceBusClient) -> None:
-        queue, due = self._server.make_queue(), dt.datetime.now(dt.UTC) + LATER
+        queue, due = self._server.create_queue(), dt.datetime.now(dt.UTC) + LATER
         async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
             sends = [partial(sender.send_messages, one) for one in messages("m", SINGLE)]
             sends += [partial(sender.send_messages, messages(f"b{number}", 2)) for number in range(PAIRS)]
             later = [partial(sender.schedule_messages, one, due) for one in messages("s", THREADS)]
-            done = await gathered(*later[:4], *sends, *later[4:])
+            done = await gather_all(*later[:4], *sends, *later[4:])
             numbers = [number for result in done if result for number in result]
-            for peeked in await gathered(*[partial(receiver.peek_messages, 100, sequence_number=1)] * 10):
-                check_all_there(TEXTS + SCHEDULED, bodies_of(peeked), Observed())
-            await gathered(*[partial(sender.cancel_scheduled_messages, number) for number in numbers])
-            found = await receive_all_aio(receiver, self._server.counts(queue)[0])
-            check_all_there(TEXTS, bodies_of(found), self._observed)
-            await gathered(*[partial(receiver.renew_message_lock, one) for one in found])
-            await gathered(*mixed(ways_of(receiver, found), [partial(receiver.peek_messages, 2)] * THREADS))
-            taken = await gathered(
+            for peeked in await gather_all(*[partial(receiver.peek_messages, 100, sequence_number=1)] * 10):
+                check_all_received(TEXTS + SCHEDULED, bodies_of(peeked), SdkObserver())
+            await gather_all(*[partial(sender.cancel_scheduled_messages, number) for number in numbers])
+            found = await receive_all_aio(receiver, self._server.message_counts(queue)[0])
+            check_all_received(TEXTS, bodies_of(found), self._observed)
+            await gather_all(*[partial(receiver.renew_message_lock, one) for one in found])
+            await gather_all(
+                *interleave(settlements_of(receiver, found), [partial(receiver.peek_messages, 2)] * THREADS)
+            )
+            taken = await gather_all(
                 *[partial(receiver.receive_deferred_messages, one.sequence_number) for one in found[2::4]]
             )
             again = [message for batch in taken for message in batch]
-            await gathered(*[partial(receiver.renew_message_lock, one) for one in again])
-            await gathered(*[partial(receiver.complete_message, one) for one in again])
+            await gather_all(*[partial(receiver.renew_message_lock, one) for one in again])
+            await gather_all(*[partial(receiver.complete_message, one) for one in again])
             left = await receive_all_aio(receiver, len(found[1::4]))
-            await gathered(*[partial(receiver.complete_message, one) for one in left])
+            await gather_all(*[partial(receiver.complete_message, one) for one in left])
         async with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-            await gathered(
+            await gather_all(
                 *[partial(dead.complete_message, one) for one in await receive_all_aio(dead, len(found[3::4]))]
             )
         self._check_empty(queue)
 
     async def auto_lock_renewer(self, client: AsyncServiceBusClient) -> None:
-        queue = self._server.make_queue(LockDuration="PT30S")
+        queue = self._server.create_queue(LockDuration="PT30S")
         async with (
             client.get_queue_sender(queue) as sender,
             client.get_queue_receiver(queue) as receiver,
@@ -277,16 +285,16 @@ class AioScenes:
             locked = {message.message_id: message.locked_until_utc for message in found}
             for message in found:
                 renewer.register(receiver, message)
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while any(message.locked_until_utc == locked[message.message_id] for message in found):
                 if time.monotonic() > deadline:
                     raise CallsFailed(f"not all locks were renewed: {[str(one.auto_renew_error) for one in found]}")
                 await asyncio.sleep(0.05)
-            await gathered(*[partial(receiver.complete_message, one) for one in found])
+            await gather_all(*[partial(receiver.complete_message, one) for one in found])
         self._check_empty(queue)
 
     async def session(self, client: AsyncServiceBusClient) -> None:
-        queue = self._server.make_queue(RequiresSession="true")
+        queue = self._server.create_queue(RequiresSession="true")
         async with (
             client.get_queue_sender(queue) as sender,
             client.get_queue_receiver(queue, session_id="s") as receiver,
@@ -295,34 +303,36 @@ class AioScenes:
             session = receiver.session
             found = await receive_all_aio(receiver, SINGLE)
             calls = [partial(session.set_state, "a state")] * 4 + [partial(receiver.peek_messages, 2)] * 4
-            await gathered(*mixed(calls, [session.renew_lock] * THREADS))
-            states = await gathered(*[session.get_state] * THREADS)
+            await gather_all(*interleave(calls, [session.renew_lock] * THREADS))
+            states = await gather_all(*[session.get_state] * THREADS)
             if set(states) != {b"a state"}:
                 raise CallsFailed(f"the states are {states}")
-            await gathered(*mixed(ways_of(receiver, found), [session.renew_lock] * 4 + [session.get_state] * 4))
+            await gather_all(
+                *interleave(settlements_of(receiver, found), [session.renew_lock] * 4 + [session.get_state] * 4)
+            )
             numbers = [one.sequence_number for one in found[2::4]]
-            taken = await gathered(*[partial(receiver.receive_deferred_messages, number) for number in numbers])
-            await gathered(*[partial(receiver.complete_message, one) for batch in taken for one in batch])
+            taken = await gather_all(*[partial(receiver.receive_deferred_messages, number) for number in numbers])
+            await gather_all(*[partial(receiver.complete_message, one) for batch in taken for one in batch])
             left = await receive_all_aio(receiver, len(found[1::4]))
-            await gathered(*[partial(receiver.complete_message, one) for one in left])
+            await gather_all(*[partial(receiver.complete_message, one) for one in left])
         self._check_empty(queue, dead=len(found[3::4]))
 
     def _check_empty(self, queue: str, dead: int = 0) -> None:
-        if (counts := self._server.counts(queue)) != (0, dead):
+        if (counts := self._server.message_counts(queue)) != (0, dead):
             raise CallsFailed(f"{counts} messages are left in the queue and its dead-letter queue")
 
 
-def run_aio(server: Served) -> Observed:
+def run_aio(server: ServerProcess) -> SdkObserver:
     """All scenes of the aio client, once."""
 
-    async def run(observed: Observed) -> None:
+    async def run(observed: SdkObserver) -> None:
         watching = asyncio.create_task(watch(observed))
         try:
-            await AioScenes(server, observed).run()
+            await AioScenarios(server, observed).run()
         finally:
             observed.is_over = True
             await watching
 
-    with observing_aio() as observed:
+    with observe_aio() as observed:
         asyncio.run(run(observed))
     return observed

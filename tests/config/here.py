@@ -17,7 +17,7 @@ from twinbus.broker.subscription import Subscription
 from twinbus.server.config.file import read_config
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.settings import ServeSettings
-from twinbus.server.single import Server
+from twinbus.server.single import SingleProcessServer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from twinbus.broker.namespace import Namespace
     from twinbus.model.rule import RuleDescription
-    from twinbus.server.entities import Entities
+    from twinbus.server.entities import LocalCatalogue
 
 FREE_PORTS = {f"{name}_port": 0 for name in ("amqp", "amqps", "http", "https")}
 
 
 @dataclass(frozen=True)
-class Held:
+class AppliedEntity:
     """An entity as it is."""
 
     description: Any
@@ -39,15 +39,15 @@ class Held:
     rules: dict[str, RuleDescription]
 
 
-def emulator_file(*, queues: list[Any] | None = None, topics: list[Any] | None = None) -> str:
+def emulator_config(*, queues: list[Any] | None = None, topics: list[Any] | None = None) -> str:
     """A Config.json with one namespace."""
     namespace = {"Name": "sbemulatorns", "Queues": queues or [], "Topics": topics or []}
     return json.dumps({"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "Console"}}}, indent=2)
 
 
-async def brought(
-    folder: Path, name: str, content: str, *, meanwhile: Callable[[Entities], Awaitable[object]] | None = None
-) -> dict[str, Held]:
+async def apply_config(
+    folder: Path, name: str, content: str, *, before_apply: Callable[[LocalCatalogue], Awaitable[object]] | None = None
+) -> dict[str, AppliedEntity]:
     """All that a namespace holds after a start with that file. `meanwhile` is done while it serves."""
     file = folder / name
     file.write_text(content)
@@ -55,16 +55,16 @@ async def brought(
     settings = ServeSettings(**values)
     with DataDirectory(settings.data) as data:
         async with contextlib.AsyncExitStack() as stack:
-            server = Server(settings, data)
+            server = SingleProcessServer(settings, data)
             await server.start(stack)
-            if meanwhile is not None:
-                await meanwhile(server.service.entities)
-            return _held(server.service.namespace)
+            if before_apply is not None:
+                await before_apply(server.service.catalogue)
+            return _read_entities(server.service.namespace)
 
 
-def _held(namespace: Namespace) -> dict[str, Held]:
+def _read_entities(namespace: Namespace) -> dict[str, AppliedEntity]:
     return {
-        entity.path: Held(
+        entity.path: AppliedEntity(
             entity.description,
             entity.updated_ms,
             {rule.description.name: rule.description for rule in entity.rules.values()}

@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthorizationError
 
-from tests.served import ATOM, started
+from tests.served import QUEUE_ENTRY, run_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def test_clients_meet_what_the_file_says(tmp_path: Path) -> None:
     file = tmp_path / "twinbus.toml"
     file.touch(mode=0o600)
     file.write_text(CONTENT)
-    with started(tmp_path, f"--config={file}", name=None) as server:
+    with run_server(tmp_path, f"--config={file}", name=None) as server:
         endpoint = f"Endpoint=sb://{server.host}:{server.amqp_port};UseDevelopmentEmulator=true"
         string = f"{endpoint};SharedAccessKeyName=sender;SharedAccessKey=bG9uZy1lbm91Z2gtc2VjcmV0"
         with ServiceBusClient.from_connection_string(string, retry_total=0) as client:
@@ -38,6 +38,6 @@ def test_clients_meet_what_the_file_says(tmp_path: Path) -> None:
                 sender.send_messages(ServiceBusMessage("an order"))
             with pytest.raises(ServiceBusAuthorizationError), client.get_queue_receiver("orders") as receiver:
                 receiver.receive_messages(max_wait_time=5)
-        assert "its limit" in server.ask("PUT", "another", ATOM.format(""), expected=403)
-        assert server.counts("orders") == (1, 0)
+        assert "its limit" in server.request("PUT", "another", QUEUE_ENTRY.format(""), expected=403)
+        assert server.message_counts("orders") == (1, 0)
         assert "bG9uZy1lbm91Z2gtc2VjcmV0" not in server.log

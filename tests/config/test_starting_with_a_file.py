@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.config.here import brought, emulator_file
-from twinbus.model.description import shown_size_mb
+from tests.config.here import apply_config, emulator_config
+from twinbus.model.description import partitioned_size_mb
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlAction, SqlFilter, Value
 from twinbus.model.topic import TopicDescription
@@ -16,7 +16,7 @@ from twinbus.server.config.place import InvalidConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twinbus.server.entities import Entities
+    from twinbus.server.entities import LocalCatalogue
 
 FILE = "Config.json"
 FIRST = "UserConfig.Namespaces[0].Queues[0]"
@@ -42,7 +42,7 @@ def expressions(rules: dict[str, RuleDescription]) -> dict[str, str]:
 
 
 async def test_what_a_file_does_not_say_has_the_defaults_of_service_bus(tmp_path: Path) -> None:
-    held = await brought(tmp_path, FILE, emulator_file(queues=[{"Name": "orders"}], topics=[{"Name": "events"}]))
+    held = await apply_config(tmp_path, FILE, emulator_config(queues=[{"Name": "orders"}], topics=[{"Name": "events"}]))
     assert held["orders"].description == QueueDescription()
     assert held["events"].description == TopicDescription()
 
@@ -50,7 +50,7 @@ async def test_what_a_file_does_not_say_has_the_defaults_of_service_bus(tmp_path
 async def test_an_entity_may_forward_to_one_that_comes_later_in_the_file(tmp_path: Path) -> None:
     queues = [queue(ForwardTo="late"), queue("late", ForwardDeadLetteredMessagesTo="events")]
     subscription = {"Name": "all", "Properties": {"ForwardTo": "orders"}}
-    held = await brought(tmp_path, FILE, emulator_file(queues=queues, topics=[topic(subscription)]))
+    held = await apply_config(tmp_path, FILE, emulator_config(queues=queues, topics=[topic(subscription)]))
     assert held["orders"].description.forward_to == "late"
     assert held["late"].description.forward_dead_lettered_to == "events"
     assert held["events/Subscriptions/all"].description.forward_to == "orders"
@@ -58,45 +58,49 @@ async def test_an_entity_may_forward_to_one_that_comes_later_in_the_file(tmp_pat
 
 async def test_a_second_start_with_the_same_file_changes_nothing(tmp_path: Path) -> None:
     rules = [sql("one", "a = 1", "SET b = 2"), sql("two", "a = 2")]
-    content = emulator_file(
+    content = emulator_config(
         queues=[queue(ForwardTo="late", LockDuration="PT30S"), queue("late")],
         topics=[topic({"Name": "some", "Rules": rules}, {"Name": "all"})],
     )
-    assert await brought(tmp_path, FILE, content) == await brought(tmp_path, FILE, content)
+    assert await apply_config(tmp_path, FILE, content) == await apply_config(tmp_path, FILE, content)
 
 
 async def test_a_second_start_leaves_a_partitioned_queue_with_its_size(tmp_path: Path) -> None:
     content = '[[queues]]\nname = "orders"\nenable_partitioning = true\nmax_size_mb = 3072'
-    first = await brought(tmp_path, "twinbus.toml", content)
-    assert first == await brought(tmp_path, "twinbus.toml", content)
-    larger = await brought(tmp_path, "twinbus.toml", content.replace("3072", "4096"))
-    assert shown_size_mb(larger["orders"].description.max_size_mb) == 16 * 4096
+    first = await apply_config(tmp_path, "twinbus.toml", content)
+    assert first == await apply_config(tmp_path, "twinbus.toml", content)
+    larger = await apply_config(tmp_path, "twinbus.toml", content.replace("3072", "4096"))
+    assert partitioned_size_mb(larger["orders"].description.max_size_mb) == 16 * 4096
 
 
 async def test_a_changed_file_changes_what_it_says_and_nothing_else(tmp_path: Path) -> None:
-    async def by_hand(entities: Entities) -> None:
+    async def by_hand(entities: LocalCatalogue) -> None:
         await entities.create_queue("by-hand", QueueDescription(max_size_mb=2048))
 
-    before = await brought(
+    before = await apply_config(
         tmp_path,
         FILE,
-        emulator_file(queues=[queue(LockDuration="PT30S", MaxDeliveryCount=5), queue("gone")]),
-        meanwhile=by_hand,
+        emulator_config(queues=[queue(LockDuration="PT30S", MaxDeliveryCount=5), queue("gone")]),
+        before_apply=by_hand,
     )
-    after = await brought(tmp_path, FILE, emulator_file(queues=[queue("ORDERS", LockDuration="PT2M"), queue("new")]))
+    after = await apply_config(
+        tmp_path, FILE, emulator_config(queues=[queue("ORDERS", LockDuration="PT2M"), queue("new")])
+    )
     assert after["orders"].description == QueueDescription(lock_duration_ms=120_000, max_delivery_count=5)
     assert after["new"].description == QueueDescription()
     assert {name: after[name] for name in ("gone", "by-hand")} == {name: before[name] for name in ("gone", "by-hand")}
 
 
 async def test_an_empty_text_ends_forwarding(tmp_path: Path) -> None:
-    await brought(tmp_path, FILE, emulator_file(queues=[queue(ForwardTo="late"), queue("late")]))
-    held = await brought(tmp_path, FILE, emulator_file(queues=[queue(ForwardTo="")]))
+    await apply_config(tmp_path, FILE, emulator_config(queues=[queue(ForwardTo="late"), queue("late")]))
+    held = await apply_config(tmp_path, FILE, emulator_config(queues=[queue(ForwardTo="")]))
     assert held["orders"].description.forward_to is None
 
 
 async def test_a_subscription_without_rules_has_the_default_rule(tmp_path: Path) -> None:
-    held = await brought(tmp_path, FILE, emulator_file(topics=[topic({"Name": "all"}, {"Name": "too", "Rules": []})]))
+    held = await apply_config(
+        tmp_path, FILE, emulator_config(topics=[topic({"Name": "all"}, {"Name": "too", "Rules": []})])
+    )
     assert (
         list(held["events/Subscriptions/all"].rules) == list(held["events/Subscriptions/too"].rules) == [DEFAULT_RULE]
     )
@@ -105,14 +109,14 @@ async def test_a_subscription_without_rules_has_the_default_rule(tmp_path: Path)
 async def test_a_subscription_with_rules_has_exactly_those(tmp_path: Path) -> None:
     some = "events/Subscriptions/some"
     rules = [sql("one", "a = 1"), sql("two", "a = 2"), sql("three", "a = 3")]
-    held = await brought(tmp_path, FILE, emulator_file(topics=[topic({"Name": "some", "Rules": rules})]))
+    held = await apply_config(tmp_path, FILE, emulator_config(topics=[topic({"Name": "some", "Rules": rules})]))
     assert expressions(held[some].rules) == {"one": "a = 1", "two": "a = 2", "three": "a = 3"}
     others = [sql("TWO", "a = 22", "SET b = 1"), sql("three", "a = 3"), sql("four", "a = 4")]
-    after = await brought(tmp_path, FILE, emulator_file(topics=[topic({"Name": "some", "Rules": others})]))
+    after = await apply_config(tmp_path, FILE, emulator_config(topics=[topic({"Name": "some", "Rules": others})]))
     assert expressions(after[some].rules) == {"two": "a = 22", "three": "a = 3", "four": "a = 4"}
     assert after[some].rules["two"].action == SqlAction(expression="SET b = 1")
     assert after[some].rules["three"] == held[some].rules["three"]
-    untold = await brought(tmp_path, FILE, emulator_file(topics=[topic({"Name": "some"})]))
+    untold = await apply_config(tmp_path, FILE, emulator_config(topics=[topic({"Name": "some"})]))
     assert untold[some].rules == after[some].rules
 
 
@@ -120,7 +124,7 @@ async def test_values_of_a_correlation_filter_have_the_types_of_the_file(tmp_pat
     values = {"text": "1", "int": 1, "long": 2**40, "double": 1.5, "flag": True}
     condition = {"FilterType": "Correlation", "CorrelationFilter": {"Label": "a", "Properties": values}}
     rule = {"Name": "values", "Properties": condition}
-    held = await brought(tmp_path, FILE, emulator_file(topics=[topic({"Name": "some", "Rules": [rule]})]))
+    held = await apply_config(tmp_path, FILE, emulator_config(topics=[topic({"Name": "some", "Rules": [rule]})]))
     assert held["events/Subscriptions/some"].rules["values"].filter == CorrelationFilter(
         label="a",
         properties={
@@ -137,38 +141,38 @@ async def test_values_of_a_correlation_filter_have_the_types_of_the_file(tmp_pat
     ("before", "after", "line"),
     [
         (
-            emulator_file(queues=[queue()]),
-            emulator_file(queues=[queue(RequiresSession=True, LockDuration="PT5S")]),
+            emulator_config(queues=[queue()]),
+            emulator_config(queues=[queue(RequiresSession=True, LockDuration="PT5S")]),
             f"{FIRST}.Properties.RequiresSession: it is false in the queue 'orders' since its creation, and cannot",
         ),
         (
-            emulator_file(queues=[queue(RequiresDuplicateDetection=True)]),
-            emulator_file(queues=[queue(RequiresDuplicateDetection=False, LockDuration="PT5S")]),
+            emulator_config(queues=[queue(RequiresDuplicateDetection=True)]),
+            emulator_config(queues=[queue(RequiresDuplicateDetection=False, LockDuration="PT5S")]),
             f"{FIRST}.Properties.RequiresDuplicateDetection: it is true in the queue 'orders'",
         ),
         (
-            emulator_file(queues=[queue("Events")]),
-            emulator_file(topics=[topic()]),
+            emulator_config(queues=[queue("Events")]),
+            emulator_config(topics=[topic()]),
             "UserConfig.Namespaces[0].Topics[0].Name: 'Events' is a queue here, and no topic: delete it, or choose",
         ),
         (
-            emulator_file(),
-            emulator_file(queues=[queue(ForwardTo="nowhere")]),
+            emulator_config(),
+            emulator_config(queues=[queue(ForwardTo="nowhere")]),
             f"{FIRST}.Properties.ForwardTo: there is no queue or topic 'nowhere', neither in the file nor in the name",
         ),
         (
-            emulator_file(),
-            emulator_file(queues=[queue(ForwardDeadLetteredMessagesTo="nowhere")]),
+            emulator_config(),
+            emulator_config(queues=[queue(ForwardDeadLetteredMessagesTo="nowhere")]),
             f"{FIRST}.Properties.ForwardDeadLetteredMessagesTo: there is no queue or topic 'nowhere'",
         ),
         (
-            emulator_file(),
-            emulator_file(queues=[queue(ForwardTo="Orders")]),
+            emulator_config(),
+            emulator_config(queues=[queue(ForwardTo="Orders")]),
             f"{FIRST}.Properties.ForwardTo: 'Orders' would forward to itself",
         ),
         (
-            emulator_file(topics=[topic({"Name": "all"})]),
-            emulator_file(queues=[queue(ForwardTo="events/Subscriptions/all")]),
+            emulator_config(topics=[topic({"Name": "all"})]),
+            emulator_config(queues=[queue(ForwardTo="events/Subscriptions/all")]),
             f"{FIRST}.Properties.ForwardTo: 'events/Subscriptions/all' is a subscription, which is filled by its topic",
         ),
     ],
@@ -176,14 +180,14 @@ async def test_values_of_a_correlation_filter_have_the_types_of_the_file(tmp_pat
 async def test_what_cannot_be_is_refused_before_anything_is_changed(
     tmp_path: Path, before: str, after: str, line: str
 ) -> None:
-    held = await brought(tmp_path, FILE, before)
+    held = await apply_config(tmp_path, FILE, before)
     with pytest.raises(InvalidConfig) as caught:
-        await brought(tmp_path, FILE, after)
+        await apply_config(tmp_path, FILE, after)
     assert str(caught.value).startswith(f"{tmp_path / FILE}: {line}")
-    assert await brought(tmp_path, FILE, emulator_file()) == held
+    assert await apply_config(tmp_path, FILE, emulator_config()) == held
 
 
 async def test_forwarding_to_what_the_namespace_has_already_is_fine(tmp_path: Path) -> None:
-    await brought(tmp_path, FILE, emulator_file(queues=[queue("late")]))
-    held = await brought(tmp_path, FILE, emulator_file(queues=[queue(ForwardTo="late")]))
+    await apply_config(tmp_path, FILE, emulator_config(queues=[queue("late")]))
+    held = await apply_config(tmp_path, FILE, emulator_config(queues=[queue(ForwardTo="late")]))
     assert held["orders"].description.forward_to == "late"

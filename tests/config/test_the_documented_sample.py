@@ -12,12 +12,12 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from tests.served import started
+from tests.served import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SAMPLE = Path(__file__).with_name("emulator_sample.json")
 CONNECTION_STRING = (
@@ -28,18 +28,18 @@ TOPIC = "topic.1"
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("emulator"), f"--config={SAMPLE}", "--emulator-key", name=None) as server:
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with run_server(tmp_path_factory.mktemp("emulator"), f"--config={SAMPLE}", "--emulator-key", name=None) as server:
         yield server
 
 
-def connection_string(server: Served) -> str:
+def connection_string(server: ServerProcess) -> str:
     """The documented one, but for where it goes: tests take free ports."""
     return CONNECTION_STRING.replace("localhost", f"{server.host}:{server.amqp_port}")
 
 
 @pytest.fixture
-def client(emulator: Served) -> Iterator[ServiceBusClient]:
+def client(emulator: ServerProcess) -> Iterator[ServiceBusClient]:
     with ServiceBusClient.from_connection_string(connection_string(emulator), retry_total=0) as client:
         yield client
 
@@ -88,8 +88,8 @@ def test_a_message_goes_through_its_topic_to_the_subscriptions_whose_filters_are
     assert (str(changed), changed.to) == ("4", "Entity")
 
 
-def test_its_entities_are_as_the_file_describes_them(emulator: Served) -> None:
-    queue = emulator.ask("GET", "queue.1", expected=200)
+def test_its_entities_are_as_the_file_describes_them(emulator: ServerProcess) -> None:
+    queue = emulator.request("GET", "queue.1", expected=200)
     told = dict(re.findall(r"<(?:\w+:)?(\w+)>([^<>]+)</", queue))
     properties = json.loads(SAMPLE.read_text())["UserConfig"]["Namespaces"][0]["Queues"][0]["Properties"]
     for name, value in properties.items():
@@ -97,14 +97,14 @@ def test_its_entities_are_as_the_file_describes_them(emulator: Served) -> None:
             assert told[name] == (str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def test_an_administration_client_needs_the_port_of_https_and_the_authority(emulator: Served) -> None:
+def test_an_administration_client_needs_the_port_of_https_and_the_authority(emulator: ServerProcess) -> None:
     port = emulator._ports["https"]  # noqa: SLF001  # nobody else wants it
     address = connection_string(emulator).replace(f":{emulator.amqp_port}", f":{port}")
     with ServiceBusAdministrationClient.from_connection_string(address, connection_verify=emulator.ca_file) as client:
         assert client.get_queue("queue.1").max_delivery_count == 3
 
 
-def test_its_own_key_is_good_too(emulator: Served) -> None:
+def test_its_own_key_is_good_too(emulator: ServerProcess) -> None:
     assert emulator.key != "SAS_KEY_VALUE"
     with (
         ServiceBusClient.from_connection_string(emulator.connection_string, retry_total=0) as client,
@@ -115,7 +115,7 @@ def test_its_own_key_is_good_too(emulator: Served) -> None:
 
 def test_without_the_option_that_key_is_refused(tmp_path: Path) -> None:
     with (
-        started(tmp_path, f"--config={SAMPLE}", name=None) as server,
+        run_server(tmp_path, f"--config={SAMPLE}", name=None) as server,
         ServiceBusClient.from_connection_string(connection_string(server), retry_total=0) as client,
         pytest.raises(ServiceBusAuthenticationError),
         client.get_queue_sender("queue.1") as sender,

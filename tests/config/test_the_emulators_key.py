@@ -9,7 +9,7 @@ import pytest
 from twinbus.model.signature import make_token
 from twinbus.server.keys import ALL_RIGHTS, EMULATOR_SECRET, ROOT_KEY_NAME, Key, KeyRing
 from twinbus.server.sas import verify
-from twinbus.server.settings import Misuse, ServeSettings
+from twinbus.server.settings import ConfigurationError, ServeSettings
 
 
 def test_it_is_one_more_secret_of_the_root_key() -> None:
@@ -18,8 +18,8 @@ def test_it_is_one_more_secret_of_the_root_key() -> None:
     with_it = ring.with_emulator_key()
     assert with_it.check_password(ROOT_KEY_NAME, EMULATOR_SECRET) == ALL_RIGHTS
     assert with_it.check_password(ROOT_KEY_NAME, "own") == ALL_RIGHTS
-    assert with_it.root is not None
-    assert with_it.root.primary == "own"
+    assert with_it.root_key is not None
+    assert with_it.root_key.primary == "own"
     assert with_it.check_password("other", "x")
 
 
@@ -27,8 +27,8 @@ def test_it_is_a_key_of_its_own_where_the_root_key_has_another_name() -> None:
     ring = KeyRing([Key("root", "own", "second")]).with_emulator_key()
     assert ring.check_password(ROOT_KEY_NAME, EMULATOR_SECRET) == ALL_RIGHTS
     assert ring.check_password("root", "second") == ALL_RIGHTS
-    assert ring.root is not None
-    assert ring.root.name == "root"
+    assert ring.root_key is not None
+    assert ring.root_key.name == "root"
 
 
 def test_no_secret_of_the_root_key_is_given_up_for_it() -> None:
@@ -40,7 +40,7 @@ def test_no_secret_of_the_root_key_is_given_up_for_it() -> None:
 
 
 def test_no_other_key_takes_the_place_of_the_root_key() -> None:
-    with pytest.raises(Misuse, match="'root' is the name of a key in the data directory already"):
+    with pytest.raises(ConfigurationError, match="'root' is the name of a key in the data directory already"):
         KeyRing([Key("root", "own")]).with_keys([Key("root", "other")])
 
 

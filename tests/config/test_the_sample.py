@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.config.here import brought
+from tests.config.here import apply_config
 from twinbus.cli.main import app
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription
@@ -38,16 +38,16 @@ def uncommented(sample: str) -> str:
 
 
 def test_every_setting_of_a_server_can_be_in_a_file() -> None:
-    assert {field for field, _ in toml.SETTINGS.values()} == {
+    assert {field for field, _ in toml.SETTING_READERS.values()} == {
         field.name for field in fields(ServeSettings) if field.name not in NOT_IN_A_FILE
     }
 
 
 def test_every_setting_is_in_the_sample_with_its_default(sample: str, tmp_path: Path) -> None:
-    assert set(toml.SETTINGS) <= set(tomllib.loads(uncommented(sample)))
+    assert set(toml.SETTING_READERS) <= set(tomllib.loads(uncommented(sample)))
     written = tomllib.loads(sample)
     found = settings_of(sample, tmp_path)
-    for key, (name, _) in toml.SETTINGS.items():
+    for key, (name, _) in toml.SETTING_READERS.items():
         default = {field.name: field.default for field in fields(ServeSettings)}[name]
         if default is MISSING:
             assert key in {"name", "data"}
@@ -77,7 +77,7 @@ def test_every_property_is_in_the_sample_with_its_default(sample: str, tmp_path:
 
 
 async def test_a_server_starts_with_it(sample: str, tmp_path: Path) -> None:
-    held = await brought(tmp_path, "twinbus.toml", sample)
+    held = await apply_config(tmp_path, "twinbus.toml", sample)
     assert set(held) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/urgent"}
     assert set(held["events/Subscriptions/urgent"].rules) == {"by-expression", "by-values"}
 
@@ -103,12 +103,12 @@ def test_every_key_is_told(sample: str) -> None:
 def test_the_page_on_configuration_tells_every_key() -> None:
     page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     kinds = (QueueDescription, TopicDescription, SubscriptionDescription)
-    properties = {key for kind in kinds for key in toml.keys_of(kind)}
-    for key in (*toml.SETTINGS, *properties, *SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001
+    properties = {key for kind in kinds for key in toml.entity_keys(kind)}
+    for key in (*toml.SETTING_READERS, *properties, *SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001
         assert f"`{key}`" in page, key
     for limit in fields(NamespaceLimits):
         assert f"| `{limit.name}` | {limit.default} |" in page
-    for key in (*emulator._QUEUE_KEYS, *emulator._CORRELATION_KEYS, *emulator._FILTERS):  # noqa: SLF001
+    for key in (*emulator._QUEUE_KEYS, *emulator._CORRELATION_KEYS, *emulator._FILTER_KEYS):  # noqa: SLF001
         assert f"`{key}`" in page, key
 
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.config.here import brought, emulator_file
-from tests.served_here import serving_here
-from twinbus.server.config.comments import UnendedComment, blank_comments
+from tests.config.here import apply_config, emulator_config
+from tests.served_here import run_server_in_process
+from twinbus.server.config.comments import UnterminatedComment, blank_comments
 from twinbus.server.config.file import read_config
 from twinbus.server.config.place import InvalidConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SAMPLE = Path(__file__).with_name("emulator_sample.json")
 
@@ -38,7 +38,7 @@ async def test_the_sample_is_served_with_the_comments_that_microsoft_ships(tmp_p
     assert len(re.findall(r"^ +// ", text, re.MULTILINE)) == 8
     with pytest.raises(json.JSONDecodeError):
         json.loads(text)
-    held = await brought(tmp_path, "Config.json", text)
+    held = await apply_config(tmp_path, "Config.json", text)
     assert set(held) == {
         "queue.1",
         "topic.1",
@@ -73,33 +73,33 @@ def test_an_error_after_comments_names_the_line_and_column_of_the_file(tmp_path:
         file.write_text(text)
         with pytest.raises(InvalidConfig, match=re.escape(f"{file}: {reason}")):
             read_config(file, None)
-    with pytest.raises(UnendedComment):
+    with pytest.raises(UnterminatedComment):
         blank_comments("/*")
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("windows")
     short = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT5S"}
     topic = {"Name": "events", "Properties": short, "Subscriptions": [{"Name": "all"}]}
     file = folder / "Config.json"
-    file.write_text(emulator_file(queues=[{"Name": "orders", "Properties": short}], topics=[topic]))
-    with serving_here(folder, plan=read_config(file, None)["plan"]) as server:
+    file.write_text(emulator_config(queues=[{"Name": "orders", "Properties": short}], topics=[topic]))
+    with run_server_in_process(folder, plan=read_config(file, None)["plan"]) as server:
         yield server
 
 
-def test_q26_the_emulators_file_may_ask_for_windows_from_5_s(served: Served, tmp_path: Path) -> None:
+def test_q26_the_emulators_file_may_ask_for_windows_from_5_s(served: ServerProcess, tmp_path: Path) -> None:
     for entity in ("orders", "events"):
-        assert "<DuplicateDetectionHistoryTimeWindow>PT5S</" in served.ask("GET", entity, expected=200)
+        assert "<DuplicateDetectionHistoryTimeWindow>PT5S</" in served.request("GET", entity, expected=200)
     file = tmp_path / "Config.json"
     file.write_text(
-        emulator_file(queues=[{"Name": "q", "Properties": {"DuplicateDetectionHistoryTimeWindow": "PT4S"}}])
+        emulator_config(queues=[{"Name": "q", "Properties": {"DuplicateDetectionHistoryTimeWindow": "PT4S"}}])
     )
     with pytest.raises(InvalidConfig, match=r"DuplicateDetectionHistoryTimeWindow: PT4S: it can be PT5S to P7D"):
         read_config(file, None)
 
 
-def test_q26_over_http_and_in_toml_a_window_has_at_least_20_s(served: Served, tmp_path: Path) -> None:
+def test_q26_over_http_and_in_toml_a_window_has_at_least_20_s(served: ServerProcess, tmp_path: Path) -> None:
     window = "DuplicateDetectionHistoryTimeWindow"
     described = {"RequiresDuplicateDetection": "true", window: "PT5S"}
     served.update_queue("orders", **described)  # as it is: what an SDK has read, it may write back
@@ -107,8 +107,8 @@ def test_q26_over_http_and_in_toml_a_window_has_at_least_20_s(served: Served, tm
         with pytest.raises(AssertionError, match=r"400 .*it can be 20000 to 604800000"):
             served.update_queue("orders", **{**described, window: text})
     with pytest.raises(AssertionError, match=r"400 .*duplicate_window_ms is 5000"):
-        served.make_queue(**described)
-    served.make_queue(**{**described, window: "PT20S"})
+        served.create_queue(**described)
+    served.create_queue(**{**described, window: "PT20S"})
     file = tmp_path / "twinbus.toml"
     file.write_text('[[queues]]\nname = "q"\nduplicate_window = "PT19S"')
     with pytest.raises(InvalidConfig, match=r"duplicate_window: PT19S: it can be PT20S to P7D"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from tests.config.here import brought, emulator_file
+from tests.config.here import apply_config, emulator_config
 from twinbus.cli.main import app
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.rule import SqlAction, SqlFilter, TrueFilter, Value
@@ -225,9 +225,9 @@ async def test_entities_are_those_of_the_same_emulator_file(tmp_path: Path) -> N
         "Properties": {"DefaultMessageTimeToLive": "PT1H", "RequiresDuplicateDetection": True},
         "Subscriptions": [{"Name": "all"}, {"Name": "some", "Properties": {"RequiresSession": True}, "Rules": rules}],
     }
-    same = emulator_file(queues=[{"Name": "orders", "Properties": queue}], topics=[topic])
-    made = await brought(tmp_path, FILE, content)
-    assert await brought(tmp_path, "Config.json", same) == made
+    same = emulator_config(queues=[{"Name": "orders", "Properties": queue}], topics=[topic])
+    made = await apply_config(tmp_path, FILE, content)
+    assert await apply_config(tmp_path, "Config.json", same) == made
     assert set(made) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/some"}
 
 
@@ -246,7 +246,7 @@ async def test_rules_may_have_parameters_or_nothing_but_a_name(tmp_path: Path) -
         [[topics.subscriptions.rules]]
         name = "every"
     """
-    rules = (await brought(tmp_path, FILE, content))["events/Subscriptions/some"].rules
+    rules = (await apply_config(tmp_path, FILE, content))["events/Subscriptions/some"].rules
     since = Value("dateTime", "2026-01-01T00:00:00+00:00")
     assert rules["since"].filter == SqlFilter(expression="at > @since", parameters={"@since": since})
     assert rules["since"].action == SqlAction(expression="SET by = @who", parameters={"@who": Value("string", "me")})
@@ -257,15 +257,15 @@ async def test_keys_of_an_entity_are_exactly_those_of_the_file(tmp_path: Path, m
     monkeypatch.setenv("TWINBUS_TEST_SECRET", "sixteen-or-more.")
     rule = '{ name = "%s", rights = ["%s"], secret_env = "TWINBUS_TEST_SECRET" }'
     content = '[[queues]]\nname = "orders"\nauthorization_rules = [%s]'
-    first = await brought(tmp_path, FILE, content % f"{rule % ('sender', 'Send')}, {rule % ('old', 'Send')}")
+    first = await apply_config(tmp_path, FILE, content % f"{rule % ('sender', 'Send')}, {rule % ('old', 'Send')}")
     assert [rule.name for rule in first["orders"].description.authorization_rules] == ["sender", "old"]
     assert first["orders"].description.authorization_rules[0].created_ms > 0
     changed = content % f"{rule % ('sender', 'Send')}, {rule % ('new', 'Listen')}"
-    second = await brought(tmp_path, FILE, changed)
+    second = await apply_config(tmp_path, FILE, changed)
     assert [rule.name for rule in second["orders"].description.authorization_rules] == ["sender", "new"]
     assert second["orders"].description.authorization_rules[0] == first["orders"].description.authorization_rules[0]
-    assert await brought(tmp_path, FILE, changed) == second
-    assert await brought(tmp_path, FILE, '[[queues]]\nname = "orders"') == second
+    assert await apply_config(tmp_path, FILE, changed) == second
+    assert await apply_config(tmp_path, FILE, '[[queues]]\nname = "orders"') == second
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from tests.faults.features.scene import Features
-from tests.faults.harness import Death, Plan, endure
-from tests.faults.slow_disk import LONG, suffer
-from tests.faults.transfers.scene import Transfers
+from tests.faults.features.scene import FeatureScenario
+from tests.faults.harness import CrashKind, Plan, run_campaign
+from tests.faults.slow_disk import LONG, run_scenario
+from tests.faults.transfers.scene import TransferScenario
 
 if TYPE_CHECKING:
-    from tests.faults.harness import Scene
+    from tests.faults.harness import Scenario
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -63,40 +63,40 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     repeat = "python -m tests.faults " + " ".join(sys.argv[1:])
     if "--seed" not in repeat:
         repeat += f" --seed {options.seed}"
-    say(f"seed {options.seed}")
+    print_line(f"seed {options.seed}")
     if options.slow_disk:
-        report = uvloop.run(suffer(LONG, folder, say))
+        report = uvloop.run(run_scenario(LONG, folder, print_line))
         problems, summary = report.problems, report.summary()
     else:
-        problems, summary = uvloop.run(live(options, folder))
+        problems, summary = uvloop.run(run_crashes(options, folder))
     for problem in problems:
-        say(f"PROBLEM: {problem}")
-    say(summary)
+        print_line(f"PROBLEM: {problem}")
+    print_line(summary)
     if problems:
-        say(f"once more: {repeat}")
+        print_line(f"once more: {repeat}")
     return 1 if problems else 0
 
 
-async def live(options: argparse.Namespace, folder: Path) -> tuple[list[str], str]:
+async def run_crashes(options: argparse.Namespace, folder: Path) -> tuple[list[str], str]:
     """Kills or power cuts; the problems and a line with figures."""
     until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
     plan = Plan(
         seed=options.seed,
-        death=Death.KILL if options.kills is not None else Death.POWER_CUT,
-        deaths=options.kills if options.kills is not None else options.cuts,
+        crash_kind=CrashKind.KILL if options.kills is not None else CrashKind.POWER_CUT,
+        crash_count=options.kills if options.kills is not None else options.cuts,
         until=until,
         fails_syncs=options.failing_syncs,
         slows_syncs=options.features or options.transfers,
     )
-    report = await endure(plan, folder, say, choose_scene(options))
+    report = await run_campaign(plan, folder, print_line, choose_scenario(options))
     return report.problems, report.summary()
 
 
-def choose_scene(options: argparse.Namespace) -> Scene | None:
+def choose_scenario(options: argparse.Namespace) -> Scenario | None:
     """None: plain queues."""
     if options.features:
-        return Features(options.seed)
-    return Transfers(options.seed) if options.transfers else None
+        return FeatureScenario(options.seed)
+    return TransferScenario(options.seed) if options.transfers else None
 
 
 if __name__ == "__main__":

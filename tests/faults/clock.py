@@ -44,6 +44,6 @@ class MovableClock:
         given["TWINBUS_CLOCK_CONTROL"] = str(self._control_path)
         return given
 
-    def move(self, seconds: float) -> None:
+    def set_offset(self, seconds: float) -> None:
         """Have the clock so far ahead of the machine's, or behind it; 0 is the machine's time."""
         _OFFSET.pack_into(self._control, 0, round(seconds * 1e9))

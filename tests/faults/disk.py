@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-HEAD: Final = struct.Struct("<IIQqII")
-EVERYTHING: Final = 0
+RECORD_HEADER: Final = struct.Struct("<IIQqII")
+ALL_INODES: Final = 0
 """Instead of an inode, where sync or syncfs is told."""
 PAGE_BYTES: Final = 4096
-SCATTERED: Final = 0.4
+TORN_PAGE_PROBABILITY: Final = 0.4
 """Of so many files that are torn the pages that survived lie anywhere, with zeros between them."""
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record tells, in the order of shim.c."""
 
     MADE_FILE = 0
@@ -51,10 +51,10 @@ class Kind(IntEnum):
     MADE_FOLDER = 10
 
 
-class Record(NamedTuple):
+class TraceRecord(NamedTuple):
     """One step of the program's, as the shim wrote it down."""
 
-    kind: Kind
+    kind: RecordKind
     thread: int
     inode: int
     offset: int
@@ -75,7 +75,7 @@ Node: TypeAlias = "File | Folder"
 ChangeT = TypeVar("ChangeT", Write, Entries)
 
 
-class Durable(ABC, Generic[ChangeT]):
+class DurableNode(ABC, Generic[ChangeT]):
     """A file or folder: the changes that no sync has decided about, and how many came before them."""
 
     def __init__(self, mode: int) -> None:
@@ -89,7 +89,7 @@ class Durable(ABC, Generic[ChangeT]):
         """Make a change in what it is now, or in what is sure of it."""
 
     @property
-    def seen(self) -> int:
+    def visible(self) -> int:
         """How many changes there were so far."""
         return self._decided + len(self.pending)
 
@@ -97,21 +97,21 @@ class Durable(ABC, Generic[ChangeT]):
         self.apply(change, durable=False)
         self.pending.append(change)
 
-    def decide(self, upto: int, *, durable: bool) -> None:
+    def mark_durable(self, end: int, *, durable: bool) -> None:
         """The changes up to that number are durable now, or never will be."""
-        count = max(0, upto - self._decided)
+        count = max(0, end - self._decided)
         if durable:
             for change in self.pending[:count]:
                 self.apply(change, durable=True)
         del self.pending[:count]
         self._decided += count
 
-    def tear(self, rng: random.Random) -> None:
+    def lose_unsynced(self, rng: random.Random) -> None:
         """Some of the first changes are durable, as many as chance wants."""
-        self.decide(self._decided + rng.randrange(len(self.pending) + 1), durable=True)
+        self.mark_durable(self._decided + rng.randrange(len(self.pending) + 1), durable=True)
 
 
-class File(Durable[Write]):
+class File(DurableNode[Write]):
     """What is in a file now, and what is for sure."""
 
     def __init__(self, content: bytes = b"", mode: int = 0o600) -> None:
@@ -127,10 +127,10 @@ class File(Durable[Write]):
         if change.data is not None:
             content[change.offset : change.offset + len(change.data)] = change.data
 
-    def tear(self, rng: random.Random) -> None:
+    def lose_unsynced(self, rng: random.Random) -> None:
         """Also of the next write a piece is durable; or some pages of all writes that are left, wherever they lie."""
-        super().tear(rng)
-        if rng.random() < SCATTERED:
+        super().lose_unsynced(rng)
+        if rng.random() < TORN_PAGE_PROBABILITY:
             pages = [page for write in self.pending for page in _pages(write) if rng.random() < 0.5]
         else:
             pages = [_piece(write, rng) for write in self.pending[:1]]
@@ -154,7 +154,7 @@ def _piece(write: Write, rng: random.Random) -> Write:
     return write if write.data is None else Write(write.offset, write.data[: rng.randrange(len(write.data) + 1)])
 
 
-class Folder(Durable[Entries]):
+class Folder(DurableNode[Entries]):
     """What is in a folder now, and what is for sure."""
 
     def __init__(self, mode: int = 0o700) -> None:
@@ -171,14 +171,14 @@ class Folder(Durable[Entries]):
                 content[name] = node
 
 
-class Disk:
+class PowerCutDisk:
     """The files under a root, each with what is sure of it. At the start all of it is."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._top = Folder()
         self._by_inode: dict[int, Node] = {root.stat().st_ino: self._top}
-        self._begun: dict[int, list[tuple[Node, int]]] = {}
+        self._pending_syncs: dict[int, list[tuple[Node, int]]] = {}
         """By thread: what its sync will cover, and how many changes of that."""
         self._load(root, self._top)
 
@@ -202,48 +202,48 @@ class Disk:
 
     def replay(self, trace: Path) -> None:
         """Take every step that the trace tells."""
-        for record in records(trace.read_bytes()):
-            self._take(record)
+        for record in read_trace(trace.read_bytes()):
+            self._apply(record)
 
-    def _take(self, record: Record) -> None:
+    def _apply(self, record: TraceRecord) -> None:
         kind = record.kind
-        if kind is Kind.WROTE:
+        if kind is RecordKind.WROTE:
             self._file(record.inode).change(Write(record.offset, record.second))
-        elif kind is Kind.TRUNCATED:
+        elif kind is RecordKind.TRUNCATED:
             self._file(record.inode).change(Write(record.offset, None))
-        elif kind is Kind.MADE_FILE:
+        elif kind is RecordKind.MADE_FILE:
             self._make_file(record)
-        elif kind is Kind.SYNC_BEGUN:
-            nodes = self._by_inode.values() if record.inode == EVERYTHING else [self._by_inode[record.inode]]
-            self._begun[record.thread] = [(node, node.seen) for node in nodes]
-        elif kind in {Kind.SYNC_DONE, Kind.ALL_SYNCED}:
-            for node, seen in self._begun.pop(record.thread):
-                node.decide(seen, durable=True)
-        elif kind is Kind.SYNC_FAILED:
-            for node, seen in self._begun.pop(record.thread):
+        elif kind is RecordKind.SYNC_BEGUN:
+            nodes = self._by_inode.values() if record.inode == ALL_INODES else [self._by_inode[record.inode]]
+            self._pending_syncs[record.thread] = [(node, node.visible) for node in nodes]
+        elif kind in {RecordKind.SYNC_DONE, RecordKind.ALL_SYNCED}:
+            for node, seen in self._pending_syncs.pop(record.thread):
+                node.mark_durable(seen, durable=True)
+        elif kind is RecordKind.SYNC_FAILED:
+            for node, seen in self._pending_syncs.pop(record.thread):
                 if isinstance(node, File):
-                    node.decide(seen, durable=False)
+                    node.mark_durable(seen, durable=False)
         else:
             self._change_names(record)
 
-    def _make_file(self, record: Record) -> None:
+    def _make_file(self, record: TraceRecord) -> None:
         """A file that is there already, or a new one, whose inode may have been that of another before."""
         folder, name = self._find(record.path)
         if name not in folder.now or folder.now[name] is not self._by_inode.get(record.inode):
             self._by_inode[record.inode] = made = File()
             folder.change({name: made})
 
-    def _change_names(self, record: Record) -> None:
+    def _change_names(self, record: TraceRecord) -> None:
         folder, name = self._find(record.path)
-        if record.kind is Kind.MADE_FOLDER:
+        if record.kind is RecordKind.MADE_FOLDER:
             self._by_inode[record.inode] = made = Folder()
             folder.change({name: made})
             return
-        if record.kind is Kind.UNLINKED:
+        if record.kind is RecordKind.UNLINKED:
             folder.change({name: None})
             return
         target, new_name = self._find(record.second.decode())
-        moved: Entries = {name: None} if record.kind is Kind.RENAMED else {}
+        moved: Entries = {name: None} if record.kind is RecordKind.RENAMED else {}
         if target is folder:
             folder.change({**moved, new_name: folder.now[name]})
             return
@@ -292,7 +292,7 @@ class Disk:
                 self._by_inode[status.st_ino].mode = status.st_mode & 0o777
         if rng is not None:
             for node in self._by_inode.values():
-                node.tear(rng)
+                node.lose_unsynced(rng)
         for path in self._root.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, node in _walk(self._top, durable=True):
@@ -312,15 +312,15 @@ def _walk(folder: Folder, *, durable: bool, above: str = "") -> Iterator[tuple[s
             yield from _walk(node, durable=durable, above=f"{above}{name}/")
 
 
-def records(trace: bytes) -> Iterator[Record]:
+def read_trace(trace: bytes) -> Iterator[TraceRecord]:
     """What is in a trace. Its last record may be incomplete, where the process was killed in the middle of it."""
     at = 0
-    while at + HEAD.size <= len(trace):
-        kind, thread, inode, offset, path_bytes, second_bytes = HEAD.unpack_from(trace, at)
-        path_at = at + HEAD.size
+    while at + RECORD_HEADER.size <= len(trace):
+        kind, thread, inode, offset, path_bytes, second_bytes = RECORD_HEADER.unpack_from(trace, at)
+        path_at = at + RECORD_HEADER.size
         second_at = path_at + path_bytes
         at = second_at + second_bytes
         if at > len(trace):
             return
         path = trace[path_at:second_at].decode()
-        yield Record(Kind(kind), thread, inode, offset, path, trace[second_at:at])
+        yield TraceRecord(RecordKind(kind), thread, inode, offset, path, trace[second_at:at])

@@ -18,73 +18,73 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from tests.faults.server_process import Endpoint
 
-TIMEOUT_S: Final = 30.0
-QUEUE: Final = (
+REQUEST_TIMEOUT_S: Final = 30.0
+QUEUE_ENTRY: Final = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
     '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
     "{}</QueueDescription></content></entry>"
 )
-SETTINGS: Final = {"LockDuration": "PT1M", "MaxDeliveryCount": "1000000"}
+DEFAULT_SETTINGS: Final = {"LockDuration": "PT1M", "MaxDeliveryCount": "1000000"}
 """Whatever happens to a message, it is not dead-lettered for it."""
 
 
-class Counts(NamedTuple):
+class MessageCounts(NamedTuple):
     """What a queue is said to hold."""
 
     active: int
-    dead: int
+    dead_lettered: int
     scheduled: int
     deferred: int
 
 
-class Unexpected(Exception):
+class UnexpectedStatus(Exception):
     """An answer that is none of those that were to be expected."""
 
 
-async def make_queue(endpoint: Endpoint, name: str, **settings: str) -> None:
-    content = "".join(f"<{setting}>{text}</{setting}>" for setting, text in (SETTINGS | settings).items())
-    status, body = await _ask(endpoint, "PUT", name, QUEUE.format(content))
+async def create_queue(endpoint: Endpoint, name: str, **settings: str) -> None:
+    content = "".join(f"<{setting}>{text}</{setting}>" for setting, text in (DEFAULT_SETTINGS | settings).items())
+    status, body = await _request(endpoint, "PUT", name, QUEUE_ENTRY.format(content))
     if status not in {201, 409}:
-        raise Unexpected(f"PUT {name}: {status} {body[:300]}")
+        raise UnexpectedStatus(f"PUT {name}: {status} {body[:300]}")
 
 
 async def delete_queue(endpoint: Endpoint, name: str) -> None:
-    status, body = await _ask(endpoint, "DELETE", name)
+    status, body = await _request(endpoint, "DELETE", name)
     if status not in {200, 404}:
-        raise Unexpected(f"DELETE {name}: {status} {body[:300]}")
+        raise UnexpectedStatus(f"DELETE {name}: {status} {body[:300]}")
 
 
-async def is_there(endpoint: Endpoint, name: str) -> bool:
-    status, body = await _ask(endpoint, "GET", name)
+async def queue_exists(endpoint: Endpoint, name: str) -> bool:
+    status, body = await _request(endpoint, "GET", name)
     if status not in {200, 404}:
-        raise Unexpected(f"GET {name}: {status} {body[:300]}")
+        raise UnexpectedStatus(f"GET {name}: {status} {body[:300]}")
     return status == 200
 
 
 async def active_count(endpoint: Endpoint, name: str) -> int:
-    return (await counts(endpoint, name)).active
+    return (await message_counts(endpoint, name)).active
 
 
-async def counts(endpoint: Endpoint, name: str) -> Counts:
-    status, body = await _ask(endpoint, "GET", name)
+async def message_counts(endpoint: Endpoint, name: str) -> MessageCounts:
+    status, body = await _request(endpoint, "GET", name)
     found = dict(re.findall(r"[:<](\w*MessageCount)>(\d+)<", body))
     if status != 200 or "ActiveMessageCount" not in found:
-        raise Unexpected(f"GET {name}: {status} {body[:300]}")
+        raise UnexpectedStatus(f"GET {name}: {status} {body[:300]}")
     total = int(found.pop("MessageCount"))
-    return Counts(
+    return MessageCounts(
         active=int(found["ActiveMessageCount"]),
-        dead=int(found["DeadLetterMessageCount"]),
+        dead_lettered=int(found["DeadLetterMessageCount"]),
         scheduled=int(found["ScheduledMessageCount"]),
         deferred=total - sum(int(count) for count in found.values()),
     )
 
 
-async def _ask(endpoint: Endpoint, method: str, name: str, body: str | None = None) -> tuple[int, str]:
-    return await asyncio.to_thread(_ask_and_wait, endpoint, method, name, body)
+async def _request(endpoint: Endpoint, method: str, name: str, body: str | None = None) -> tuple[int, str]:
+    return await asyncio.to_thread(_request_blocking, endpoint, method, name, body)
 
 
-def _ask_and_wait(endpoint: Endpoint, method: str, name: str, body: str | None) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", endpoint.http_port, timeout=TIMEOUT_S)
+def _request_blocking(endpoint: Endpoint, method: str, name: str, body: str | None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint.http_port, timeout=REQUEST_TIMEOUT_S)
     token = _token(f"http://127.0.0.1:{endpoint.http_port}/{name}", endpoint)
     headers = {"Authorization": token, "Content-Type": "application/atom+xml"}
     try:

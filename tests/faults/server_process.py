@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from tests.served import STOP_S, Served
+from tests.served import STOP_TIMEOUT_S, ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tests.faults.shim import Shim
+    from tests.faults.shim import DiskShim
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +30,26 @@ class Endpoint:
     key: str
 
 
-class FaultyServer(Served):
+class CampaignServerProcess(ServerProcess):
     """With the usual log: at the level of debug a campaign would fill the disk."""
 
     log_options = ()
 
 
-class ServerProcess:
+class RestartableServer:
     """One namespace, in life after life."""
 
-    def __init__(self, folder: Path, *, shim: Shim | None = None, options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, shim: DiskShim | None = None, options: Sequence[str] = ()) -> None:
         """`folder` has the data directory and the log in it, and nothing else of anybody's."""
         self.data = folder / "data"
         self.data.mkdir(exist_ok=True)
-        self.starts_s: list[float] = []
+        self.start_durations_s: list[float] = []
         """How long each start took."""
-        self.kills = 0
-        self.served = FaultyServer(folder, options=options, name="faults", host="127.0.0.1")
+        self.kill_count = 0
+        self.process = CampaignServerProcess(folder, options=options, name="faults", host="127.0.0.1")
         self._shim = shim
         self._endpoint: Endpoint | None = None
-        self._serves = asyncio.Event()
+        self._is_serving = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -63,32 +63,32 @@ class ServerProcess:
         assert self._endpoint is not None, "the server does not run"
         return self._endpoint
 
-    async def serving(self) -> Endpoint:
+    async def wait_until_serving(self) -> Endpoint:
         """Wait until it serves: at once, or after the next start."""
-        await self._serves.wait()
+        await self._is_serving.wait()
         return self.endpoint
 
     async def start(self) -> None:
         """Start it, and wait until it serves."""
-        self.served.environment = self._shim.environment() if self._shim is not None else None
+        self.process.environment = self._shim.environment() if self._shim is not None else None
         started = time.monotonic()
-        await asyncio.to_thread(self.served.start)
-        self.starts_s.append(time.monotonic() - started)
-        served = self.served
+        await asyncio.to_thread(self.process.start)
+        self.start_durations_s.append(time.monotonic() - started)
+        served = self.process
         self._endpoint = Endpoint(served.amqp_port, served.http_port, served.key_name, served.key)
-        self._serves.set()
+        self._is_serving.set()
 
     async def kill(self) -> None:
         """SIGKILL: it has no time for anything."""
-        if self.served.is_running:
-            self.kills += 1
-            await self._end(self.served.kill)
+        if self.process.is_running:
+            self.kill_count += 1
+            await self._stop_process(self.process.kill)
 
-    async def stop(self, patience_s: float = STOP_S) -> None:
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM: a clean stop."""
-        await self._end(lambda: self.served.stop(patience_s))
+        await self._stop_process(lambda: self.process.stop(timeout_s))
 
-    async def _end(self, end: Callable[[], None]) -> None:
-        await asyncio.to_thread(end)
+    async def _stop_process(self, stop: Callable[[], None]) -> None:
+        await asyncio.to_thread(stop)
         self._endpoint = None
-        self._serves.clear()
+        self._is_serving.clear()

@@ -23,16 +23,16 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from tests.faults.disk import Disk
+from tests.faults.disk import PowerCutDisk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
-RULES: Final = 16
+MAX_RULES: Final = 16
 FOLDER_BYTES: Final = 1000
-RULE: Final = struct.Struct(f"<iiii{FOLDER_BYTES}s")
-ALWAYS: Final = -1
+RULE_STRUCT: Final = struct.Struct(f"<iiii{FOLDER_BYTES}s")
+UNLIMITED: Final = -1
 
 
 class Action(IntEnum):
@@ -47,7 +47,7 @@ class Action(IntEnum):
     """Writes fail with ENOSPC."""
 
 
-class Rule:
+class FaultRule:
     """One line of the control file, as long as it holds."""
 
     def __init__(self, control: mmap.mmap, offset: int) -> None:
@@ -55,23 +55,23 @@ class Rule:
         self._offset = offset
 
     @property
-    def hits(self) -> int:
+    def hit_count(self) -> int:
         """How often it has applied."""
-        return int(RULE.unpack_from(self._control, self._offset)[3])
+        return int(RULE_STRUCT.unpack_from(self._control, self._offset)[3])
 
 
-class Shim:
+class DiskShim:
     """The shim for the programs that keep their files under `root`. What it writes itself is in `scratch`."""
 
-    def __init__(self, root: Path, scratch: Path, *, traces: bool = True) -> None:
+    def __init__(self, root: Path, scratch: Path, *, has_trace: bool = True) -> None:
         self.root = root.resolve()
         self._library = build()
-        self._trace = scratch / "trace" if traces else None
+        self._trace = scratch / "trace" if has_trace else None
         self._control_path = scratch / "control"
-        self._control_path.write_bytes(bytes(RULES * RULE.size))
+        self._control_path.write_bytes(bytes(MAX_RULES * RULE_STRUCT.size))
         with self._control_path.open("r+b") as control:
             self._control = mmap.mmap(control.fileno(), 0)
-        self._base: Disk | None = None
+        self._base: PowerCutDisk | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -88,11 +88,11 @@ class Shim:
         }
         if self._trace is not None:
             self._trace.write_bytes(b"")
-            self._base = Disk(self.root)
+            self._base = PowerCutDisk(self.root)
             told["TWINBUS_SHIM_TRACE"] = str(self._trace)
         return {**os.environ, **told}
 
-    def disk(self) -> Disk:
+    def replayed_disk(self) -> PowerCutDisk:
         """The disk after all that the program has done since. Its life must be over."""
         assert self._trace is not None, "this shim keeps no trace"
         assert self._base is not None, "no program was started"
@@ -101,16 +101,16 @@ class Shim:
         return disk
 
     @contextmanager
-    def rule(self, action: Action, folder: Path, *, delay_ms: int = 0, times: int = ALWAYS) -> Iterator[Rule]:
+    def rule(self, action: Action, folder: Path, *, delay_ms: int = 0, times: int = UNLIMITED) -> Iterator[FaultRule]:
         """Have the calls on files in a folder delayed or failed, `times` times."""
         name = os.fsencode(folder.resolve())
         assert len(name) < FOLDER_BYTES
-        taken = range(0, RULES * RULE.size, RULE.size)
-        offset = next(at for at in taken if RULE.unpack_from(self._control, at)[0] == Action.OFF)
-        RULE.pack_into(self._control, offset, Action.OFF, delay_ms, times, 0, name)
+        taken = range(0, MAX_RULES * RULE_STRUCT.size, RULE_STRUCT.size)
+        offset = next(at for at in taken if RULE_STRUCT.unpack_from(self._control, at)[0] == Action.OFF)
+        RULE_STRUCT.pack_into(self._control, offset, Action.OFF, delay_ms, times, 0, name)
         self._switch(offset, action)
         try:
-            yield Rule(self._control, offset)
+            yield FaultRule(self._control, offset)
         finally:
             self._switch(offset, Action.OFF)
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from tests.faults import management
 from tests.faults.harness import drain
-from tests.faults.line import LineFailed, SendingLine, connected
-from tests.faults.server_process import ServerProcess
-from tests.faults.shim import ALWAYS, Action, Shim
-from tests.ledger.ledger import Ledger
+from tests.faults.line import ClientDisconnected, SenderClient, connect_client
+from tests.faults.server_process import RestartableServer
+from tests.faults.shim import UNLIMITED, Action, DiskShim
+from tests.ledger.ledger import DeliveryChecker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 
 STORES: Final = 4
-SICK: Final = 1
+FAULTY_STORE: Final = 1
 """The number of the store whose disk gets sick."""
 QUEUES: Final = tuple(f"queue-{number}" for number in range(2 * STORES))
 BODY_BYTES: Final = 1_000
-SICK_SENDERS: Final = 4
+FAULTY_STORE_SENDERS: Final = 4
 """That go on sending to queues of the sick store."""
-TOGETHER: Final = 20
+CONCURRENT_SENDS: Final = 20
 """Messages that each of them sends before it waits for answers."""
 PAUSE_S: Final = 0.25
 """Between their messages: a refusal comes quickly, and must not make more work than an accept."""
-RETURN_S: Final = 60.0
-SLACK_S: Final = 1.5
+RECOVERY_TIMEOUT_S: Final = 60.0
+RESPONSE_SLACK_S: Final = 1.5
 """Beyond the store's time-out: a server looks at its stores now and then, on a machine that has other things to do."""
 
 
@@ -92,7 +92,7 @@ SHORT: Final = Plan(
     worst_max_s=3.0,
     phases=(
         Phase(name="syncs take 5 s", delay_s=5.0),
-        Phase(name="syncs fail", failures=ALWAYS),
+        Phase(name="syncs fail", failures=UNLIMITED),
     ),
     cuts_power=True,
 )
@@ -110,7 +110,7 @@ LONG: Final = Plan(
     phases=(
         Phase(name="syncs take 5 s", delay_s=5.0, must_refuse=False),
         Phase(name="syncs take 25 s", delay_s=25.0),
-        Phase(name="syncs fail", failures=ALWAYS),
+        Phase(name="syncs fail", failures=UNLIMITED),
         Phase(name="writes fail", is_full=True),
         *FAILING_AND_SLOW.phases,
     ),
@@ -132,18 +132,18 @@ class Report:
         return "\n".join([*self.problems, *self.figures])
 
 
-class Answers:
+class SendResults:
     """What was said to the sends to queues of the sick store, and how long that took."""
 
-    def __init__(self, patience_s: float) -> None:
-        self.patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self.patience_s = timeout_s
         self._accepted = 0
         self._refused = 0
         self._unanswered = 0
         self._slowest_s = 0.0
         self._refusals: set[str] = set()
 
-    def note(self, messages: Sequence[Message], seconds: float) -> None:
+    def record(self, messages: Sequence[Message], seconds: float) -> None:
         """These were sent together, and this is when the last answer came, or nobody waited any longer."""
         self._slowest_s = max(self._slowest_s, seconds)
         self._accepted += sum(message.is_accepted for message in messages)
@@ -164,46 +164,46 @@ class Answers:
         return f"{self._accepted} accepted, {self._refused} refused, slowest answer {self._slowest_s:.1f} s"
 
 
-async def suffer(plan: Plan, folder: Path, say: Callable[[str], None] = lambda _line: None) -> Report:
+async def run_scenario(plan: Plan, folder: Path, on_progress: Callable[[str], None] = lambda _line: None) -> Report:
     """Go through all phases, with two servers of its own."""
     async with _serve(folder / "sick", plan) as (server, shim), _serve(folder / "well", plan) as (control, watch):
-        ordeal = Ordeal(plan, Site(server, shim), Site(control, watch), say)
+        ordeal = SlowDiskRun(plan, DiskFaultSetup(server, shim), DiskFaultSetup(control, watch), on_progress)
         await ordeal.prepare()
         for phase in plan.phases:
-            await ordeal.go_through(phase)
-        await ordeal.reckon()
+            await ordeal.run_phase(phase)
+        await ordeal.verify()
         return ordeal.report
 
 
 @asynccontextmanager
-async def _serve(folder: Path, plan: Plan) -> AsyncIterator[tuple[ServerProcess, Shim]]:
+async def _serve(folder: Path, plan: Plan) -> AsyncIterator[tuple[RestartableServer, DiskShim]]:
     data = folder / "data"
     data.mkdir(parents=True)
     options = [f"--stores={STORES}", f"--store-timeout={plan.store_timeout_s}"]
-    with Shim(data, folder, traces=plan.cuts_power) as shim:
-        async with ServerProcess(folder, shim=shim, options=options) as server:
+    with DiskShim(data, folder, has_trace=plan.cuts_power) as shim:
+        async with RestartableServer(folder, shim=shim, options=options) as server:
             yield server, shim
 
 
-class Site:
+class DiskFaultSetup:
     """A server, what was sent to it, and which of its queues lie where."""
 
-    def __init__(self, server: ServerProcess, shim: Shim) -> None:
+    def __init__(self, server: RestartableServer, shim: DiskShim) -> None:
         self.server = server
         self.shim = shim
-        self.ledger = Ledger(random.Random(0))
-        self.sick: list[str] = []
+        self.checker = DeliveryChecker(random.Random(0))
+        self.faulty_queues: list[str] = []
         """The queues of the store whose disk gets sick (in the control, of the one with the same number)."""
-        self.healthy: list[str] = []
+        self.healthy_queues: list[str] = []
         """One queue of each other store."""
 
     async def prepare(self) -> None:
         for queue in QUEUES:
-            await management.make_queue(self.server.endpoint, queue)
+            await management.create_queue(self.server.endpoint, queue)
         places = await self._find_stores()
-        self.sick = [queue for queue in QUEUES if places[queue] == SICK]
-        well = [store for store in range(STORES) if store != SICK]
-        self.healthy = [next(queue for queue in QUEUES if places[queue] == store) for store in well]
+        self.faulty_queues = [queue for queue in QUEUES if places[queue] == FAULTY_STORE]
+        well = [store for store in range(STORES) if store != FAULTY_STORE]
+        self.healthy_queues = [next(queue for queue in QUEUES if places[queue] == store) for store in well]
 
     async def _find_stores(self) -> dict[str, int]:
         """In which store each queue lies: the one that syncs when a message is sent to it."""
@@ -214,11 +214,11 @@ class Site:
                 for number in range(STORES)
             ]
             for queue in QUEUES:
-                before = [rule.hits for rule in rules]
-                async with self.line_to(queue) as line:
+                before = [rule.hit_count for rule in rules]
+                async with self.connect_sender(queue) as line:
                     for _ in range(3):
                         await accepted(line)
-                synced = [rule.hits - count for rule, count in zip(rules, before, strict=True)]
+                synced = [rule.hit_count - count for rule, count in zip(rules, before, strict=True)]
                 places[queue] = synced.index(max(synced))
         assert set(places.values()) == set(range(STORES)), f"queues are not spread over all stores: {places}"
         return places
@@ -227,59 +227,61 @@ class Site:
         return self.server.data / "stores" / str(store)
 
     @asynccontextmanager
-    async def line_to(self, queue: str) -> AsyncIterator[SendingLine]:
+    async def connect_sender(self, queue: str) -> AsyncIterator[SenderClient]:
         """A line that may send."""
-        async with connected(SendingLine(self.ledger, queue), self.server.endpoint) as line:
-            if not await line.until(lambda: line.has_room, patience_s=RETURN_S):
-                raise LineFailed(f"no credit to send to {queue} after {RETURN_S:.0f} s")
+        async with connect_client(SenderClient(self.checker, queue), self.server.endpoint) as line:
+            if not await line.wait_until(lambda: line.can_send, timeout_s=RECOVERY_TIMEOUT_S):
+                raise ClientDisconnected(f"no credit to send to {queue} after {RECOVERY_TIMEOUT_S:.0f} s")
             yield line
 
-    async def keep_sending(self, answers: Answers, number: int) -> None:
+    async def keep_sending(self, results: SendResults, number: int) -> None:
         """Send to a queue of the sick store, a few at a time, and note how long the answers take."""
-        async with self.line_to(self.sick[number % len(self.sick)]) as line:
+        async with self.connect_sender(self.faulty_queues[number % len(self.faulty_queues)]) as line:
             while True:
-                sent = [self.ledger.messages[line.send(BODY_BYTES)] for _ in range(TOGETHER)]
+                sent = [self.checker.messages[line.send(BODY_BYTES)] for _ in range(CONCURRENT_SENDS)]
                 started = time.monotonic()
-                if not await line.until(lambda: not line.unanswered, patience_s=answers.patience_s):
-                    line.unanswered.clear()  # they are late, and told as such
-                answers.note(sent, time.monotonic() - started)
+                if not await line.wait_until(lambda: not line.unsettled, timeout_s=results.patience_s):
+                    line.unsettled.clear()  # they are late, and told as such
+                results.record(sent, time.monotonic() - started)
                 await asyncio.sleep(PAUSE_S)
 
 
-async def accepted(line: SendingLine) -> float:
+async def accepted(client: SenderClient) -> float:
     """Send one message: how long it took until it was answered."""
     started = time.monotonic()
-    line.send(BODY_BYTES)
-    if not await line.until(lambda: not line.unanswered, patience_s=RETURN_S):
-        raise LineFailed(f"a send to {line.queue} has no answer after {RETURN_S:.0f} s")
+    client.send(BODY_BYTES)
+    if not await client.wait_until(lambda: not client.unsettled, timeout_s=RECOVERY_TIMEOUT_S):
+        raise ClientDisconnected(f"a send to {client.queue} has no answer after {RECOVERY_TIMEOUT_S:.0f} s")
     return time.monotonic() - started
 
 
-class Ordeal:
+class SlowDiskRun:
     """One server, from health to health, beside one that is well."""
 
-    def __init__(self, plan: Plan, site: Site, control: Site, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, site: DiskFaultSetup, control: DiskFaultSetup, on_progress: Callable[[str], None]
+    ) -> None:
         self.report = Report()
         self._plan = plan
-        self._site = site
+        self._setup = site
         self._control = control
-        self._say = say
+        self._on_progress = on_progress
 
     async def prepare(self) -> None:
-        await self._site.prepare()
+        await self._setup.prepare()
         await self._control.prepare()
 
     # --- one phase ----------------------------------------------------------------------------------------------------
 
-    async def go_through(self, phase: Phase) -> None:
+    async def run_phase(self, phase: Phase) -> None:
         """Let the disk be sick for a while, look at both sides, and wait until the sick one is well again."""
-        plan, answers = self._plan, Answers(self._plan.store_timeout_s + SLACK_S)
-        with self._sickness(phase):
-            times_s, well_s = await self._measure_beside(answers)
+        plan, answers = self._plan, SendResults(self._plan.store_timeout_s + RESPONSE_SLACK_S)
+        with self._disk_fault(phase):
+            times_s, well_s = await self._measure_during_fault(answers)
         lifted = time.monotonic()
         ratio = _p99(times_s) / _p99(well_s)
         figure = f"{phase.name}: elsewhere {_percentiles(times_s)}; all well {_percentiles(well_s)}: {ratio:.2f} x p99"
-        self._tell(f"{figure}; there {answers}")
+        self._report_figure(f"{figure}; there {answers}")
         if _p99(times_s) > max(plan.p99_ratio_max * _p99(well_s), plan.p99_floor_s):
             self.report.problems.append(figure)
         if max(times_s) > plan.worst_max_s:
@@ -287,28 +289,28 @@ class Ordeal:
         self.report.problems += [
             f"{phase.name}: {problem}" for problem in answers.problems(must_refuse=phase.must_refuse)
         ]
-        await self._wait_for_return()
-        self._tell(f"back {time.monotonic() - lifted:.1f} s after")
+        await self._wait_for_recovery()
+        self._report_figure(f"back {time.monotonic() - lifted:.1f} s after")
 
     @contextmanager
-    def _sickness(self, phase: Phase) -> Iterator[None]:
-        folder, delay_ms = self._site.folder_of(SICK), round(phase.delay_s * 1000)
-        shim = self._site.shim
+    def _disk_fault(self, phase: Phase) -> Iterator[None]:
+        folder, delay_ms = self._setup.folder_of(FAULTY_STORE), round(phase.delay_s * 1000)
+        shim = self._setup.shim
         with (
-            shim.rule(Action.FAIL_WRITE, folder, times=ALWAYS if phase.is_full else 0) as writes,
+            shim.rule(Action.FAIL_WRITE, folder, times=UNLIMITED if phase.is_full else 0) as writes,
             shim.rule(Action.FAIL_SYNC, folder, times=phase.failures),
             shim.rule(Action.DELAY_SYNC, folder, delay_ms=delay_ms) as syncs,
         ):
             yield
-            assert writes.hits or syncs.hits, "the disk was not sick: nothing was written there"
+            assert writes.hit_count or syncs.hit_count, "the disk was not sick: nothing was written there"
 
-    async def _measure_beside(self, answers: Answers) -> tuple[list[float], list[float]]:
+    async def _measure_during_fault(self, results: SendResults) -> tuple[list[float], list[float]]:
         """How long sends to healthy queues take here and in the control, while others send to the fourth store."""
-        unheard = Answers(answers.patience_s)
+        unheard = SendResults(results.patience_s)
         senders = [
             asyncio.ensure_future(site.keep_sending(heard, number))
-            for site, heard in ((self._site, answers), (self._control, unheard))
-            for number in range(SICK_SENDERS)
+            for site, heard in ((self._setup, results), (self._control, unheard))
+            for number in range(FAULTY_STORE_SENDERS)
         ]
         try:
             return await self._measure()
@@ -325,8 +327,8 @@ class Ordeal:
         until = time.monotonic() + self._plan.phase_s
         async with AsyncExitStack() as stack:
             here, there = [
-                [await stack.enter_async_context(site.line_to(queue)) for queue in site.healthy]
-                for site in (self._site, self._control)
+                [await stack.enter_async_context(site.connect_sender(queue)) for queue in site.healthy_queues]
+                for site in (self._setup, self._control)
             ]
             while len(times_s) < self._plan.samples or time.monotonic() < until:
                 turn = len(times_s) % len(here)
@@ -334,42 +336,42 @@ class Ordeal:
                 well_s.append(await accepted(there[turn]))
         return times_s, well_s
 
-    async def _wait_for_return(self) -> None:
+    async def _wait_for_recovery(self) -> None:
         """Until every queue of the sick store takes a message again."""
-        async with asyncio.timeout(RETURN_S):
-            messages = self._site.ledger.messages
-            for queue in self._site.sick:
+        async with asyncio.timeout(RECOVERY_TIMEOUT_S):
+            messages = self._setup.checker.messages
+            for queue in self._setup.faulty_queues:
                 sent = len(messages)
                 while not any(message.is_accepted for message in messages[sent:]):
-                    with suppress(LineFailed):
-                        async with self._site.line_to(queue) as line:
+                    with suppress(ClientDisconnected):
+                        async with self._setup.connect_sender(queue) as line:
                             await accepted(line)
                     await asyncio.sleep(PAUSE_S)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def reckon(self) -> None:
+    async def verify(self) -> None:
         """Nothing was lost: half of the queues are looked at as they are, the others after a death."""
         half = len(QUEUES) // 2
-        await self._empty(QUEUES[:half])
-        await self._site.server.kill()
+        await self._drain(QUEUES[:half])
+        await self._setup.server.kill()
         if self._plan.cuts_power:
-            self._site.shim.disk().cut_power()
-        await self._site.server.start()
-        await self._empty(QUEUES[half:])
-        self.report.problems += self._site.ledger.close()
-        self._tell(self._site.ledger.figures())
+            self._setup.shim.replayed_disk().cut_power()
+        await self._setup.server.start()
+        await self._drain(QUEUES[half:])
+        self.report.problems += self._setup.checker.finish()
+        self._report_figure(self._setup.checker.statistics())
 
-    async def _empty(self, queues: Sequence[str]) -> None:
+    async def _drain(self, queues: Sequence[str]) -> None:
         for queue in queues:
-            told = await management.active_count(self._site.server.endpoint, queue)
-            completed = await drain(self._site.server, self._site.ledger, queue)
+            told = await management.active_count(self._setup.server.endpoint, queue)
+            completed = await drain(self._setup.server, self._setup.checker, queue)
             if told != completed:
                 self.report.problems.append(f"count: {queue} was said to hold {told} messages, and held {completed}")
 
-    def _tell(self, figure: str) -> None:
+    def _report_figure(self, figure: str) -> None:
         self.report.figures.append(figure)
-        self._say(figure)
+        self._on_progress(figure)
 
 
 def _percentiles(times_s: Sequence[float]) -> str:

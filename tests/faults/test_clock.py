@@ -45,7 +45,7 @@ def test_a_running_program_sees_its_clock_ahead_behind_and_right_again(clock: Mo
         assert program.stdin is not None
         assert program.stdout is not None
         for seconds in (0.0, 7200.0, -600.25, 0.0):
-            clock.move(seconds)
+            clock.set_offset(seconds)
             program.stdin.write("\n")
             program.stdin.flush()
             wall_s, now_s, monotonic_s = (float(word) for word in program.stdout.readline().split())
@@ -56,7 +56,7 @@ def test_a_running_program_sees_its_clock_ahead_behind_and_right_again(clock: Mo
 
 
 def test_a_deadline_of_a_moved_clock_comes_when_that_clock_says_so(clock: MovableClock) -> None:
-    clock.move(7200)
+    clock.set_offset(7200)
     done = subprocess.run(
         [sys.executable, "-c", WAITING], env=clock.environment(), capture_output=True, text=True, timeout=60, check=True
     )

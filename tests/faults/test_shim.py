@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from tests.faults.shim import Action, Shim
+from tests.faults.shim import Action, DiskShim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +45,12 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shim(root: Path, tmp_path: Path) -> Iterator[Shim]:
-    with Shim(root, tmp_path) as shim:
+def shim(root: Path, tmp_path: Path) -> Iterator[DiskShim]:
+    with DiskShim(root, tmp_path) as shim:
         yield shim
 
 
-def run(shim: Shim, program: str) -> str:
+def run(shim: DiskShim, program: str) -> str:
     """Let a program run under the shim, to its end or to its death by `die()`; what it printed."""
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(program), str(shim.root)]
     done = subprocess.run(command, env=shim.environment(), capture_output=True, text=True, timeout=60, check=False)
@@ -58,10 +58,10 @@ def run(shim: Shim, program: str) -> str:
     return done.stdout
 
 
-def after_power_cut(shim: Shim, program: str) -> dict[str, bytes]:
+def after_power_cut(shim: DiskShim, program: str) -> dict[str, bytes]:
     """What is left of the files of a program that was killed by a power cut."""
     run(shim, program)
-    shim.disk().cut_power()
+    shim.replayed_disk().cut_power()
     return content(shim.root)
 
 
@@ -73,7 +73,7 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("call", ["fsync", "fdatasync"])
-def test_what_was_written_after_the_last_sync_is_lost(shim: Shim, call: str) -> None:
+def test_what_was_written_after_the_last_sync_is_lost(shim: DiskShim, call: str) -> None:
     left = after_power_cut(
         shim,
         f"""
@@ -87,15 +87,15 @@ def test_what_was_written_after_the_last_sync_is_lost(shim: Shim, call: str) -> 
     assert left == {"log": b"kept"}
 
 
-def test_a_file_that_was_never_synced_is_empty(shim: Shim) -> None:
+def test_a_file_that_was_never_synced_is_empty(shim: DiskShim) -> None:
     assert after_power_cut(shim, 'put(root / "log", b"lost"); sync(root); die()') == {"log": b""}
 
 
-def test_a_file_whose_folder_was_not_synced_since_is_gone(shim: Shim) -> None:
+def test_a_file_whose_folder_was_not_synced_since_is_gone(shim: DiskShim) -> None:
     assert after_power_cut(shim, 'os.fsync(put(root / "log", b"lost")); die()') == {}
 
 
-def test_an_overwrite_inside_the_synced_length_is_lost(shim: Shim) -> None:
+def test_an_overwrite_inside_the_synced_length_is_lost(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -112,7 +112,7 @@ def test_an_overwrite_inside_the_synced_length_is_lost(shim: Shim) -> None:
     assert left == {"database": b"0123456789"}
 
 
-def test_a_truncation_without_sync_is_undone(shim: Shim) -> None:
+def test_a_truncation_without_sync_is_undone(shim: DiskShim) -> None:
     (shim.root / "before").write_bytes(b"from an earlier life")
     left = after_power_cut(
         shim,
@@ -128,7 +128,7 @@ def test_a_truncation_without_sync_is_undone(shim: Shim) -> None:
     assert left == {"before": b"from an earlier life", "emptied": b"full"}
 
 
-def test_a_truncation_with_sync_holds(shim: Shim) -> None:
+def test_a_truncation_with_sync_holds(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -143,7 +143,7 @@ def test_a_truncation_with_sync_holds(shim: Shim) -> None:
     assert left == {"log": b"0123"}
 
 
-def test_room_that_was_taken_in_advance_is_zeros(shim: Shim) -> None:
+def test_room_that_was_taken_in_advance_is_zeros(shim: DiskShim) -> None:
     left = after_power_cut(
         shim, 'fd = put(root / "log", b"0123"); os.posix_fallocate(fd, 0, 8); os.fsync(fd); sync(root); die()'
     )
@@ -151,7 +151,7 @@ def test_room_that_was_taken_in_advance_is_zeros(shim: Shim) -> None:
 
 
 @pytest.mark.parametrize("flag", ["O_SYNC", "O_DSYNC"])
-def test_a_write_to_a_file_opened_for_synchronous_writes_is_kept(shim: Shim, flag: str) -> None:
+def test_a_write_to_a_file_opened_for_synchronous_writes_is_kept(shim: DiskShim, flag: str) -> None:
     left = after_power_cut(
         shim,
         f'put(root / "log", b"kept", os.O_CREAT | os.O_WRONLY | os.{flag}); sync(root); die()',
@@ -159,7 +159,7 @@ def test_a_write_to_a_file_opened_for_synchronous_writes_is_kept(shim: Shim, fla
     assert left == {"log": b"kept"}
 
 
-def test_a_rename_without_a_sync_of_the_folder_is_undone(shim: Shim) -> None:
+def test_a_rename_without_a_sync_of_the_folder_is_undone(shim: DiskShim) -> None:
     (shim.root / "CURRENT").write_bytes(b"one")
     rename = """
         os.fsync(put(root / "next", b"two"))
@@ -171,7 +171,7 @@ def test_a_rename_without_a_sync_of_the_folder_is_undone(shim: Shim) -> None:
     assert after_power_cut(shim, rename + "sync(root); die()") == {"CURRENT": b"two"}
 
 
-def test_an_open_file_keeps_its_bytes_under_its_new_name(shim: Shim) -> None:
+def test_an_open_file_keeps_its_bytes_under_its_new_name(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -186,7 +186,7 @@ def test_an_open_file_keeps_its_bytes_under_its_new_name(shim: Shim) -> None:
     assert left == {"current": b"one two"}
 
 
-def test_a_deletion_without_a_sync_of_the_folder_is_undone(shim: Shim) -> None:
+def test_a_deletion_without_a_sync_of_the_folder_is_undone(shim: DiskShim) -> None:
     for name in ("a", "b", "c"):
         (shim.root / name).write_bytes(name.encode())
     left = after_power_cut(
@@ -195,7 +195,7 @@ def test_a_deletion_without_a_sync_of_the_folder_is_undone(shim: Shim) -> None:
     assert left == {"c": b"c"}
 
 
-def test_a_new_file_does_not_inherit_from_a_deleted_one_whose_inode_it_has(shim: Shim) -> None:
+def test_a_new_file_does_not_inherit_from_a_deleted_one_whose_inode_it_has(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -211,7 +211,7 @@ def test_a_new_file_does_not_inherit_from_a_deleted_one_whose_inode_it_has(shim:
     assert left == {"new": b""}
 
 
-def test_folders_are_as_durable_as_their_names(shim: Shim) -> None:
+def test_folders_are_as_durable_as_their_names(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -227,7 +227,7 @@ def test_folders_are_as_durable_as_their_names(shim: Shim) -> None:
     assert left == {"kept/file": b"x"}
 
 
-def test_hard_links_share_their_bytes(shim: Shim) -> None:
+def test_hard_links_share_their_bytes(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -241,7 +241,7 @@ def test_hard_links_share_their_bytes(shim: Shim) -> None:
     assert left == {"one": b"x", "two": b"x"}
 
 
-def test_a_failed_sync_is_not_made_good_by_the_next_one(shim: Shim) -> None:
+def test_a_failed_sync_is_not_made_good_by_the_next_one(shim: DiskShim) -> None:
     (shim.root / "log").write_bytes(b"first ")
     with shim.rule(Action.FAIL_SYNC, shim.root / "log", times=1):
         left = after_power_cut(
@@ -259,7 +259,7 @@ def test_a_failed_sync_is_not_made_good_by_the_next_one(shim: Shim) -> None:
     assert left == {"log": b"first " + bytes(7) + b"third"}
 
 
-def test_files_outside_of_the_root_are_left_alone(shim: Shim, tmp_path: Path) -> None:
+def test_files_outside_of_the_root_are_left_alone(shim: DiskShim, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     after_power_cut(shim, f'put("{outside}", b"kept"); die()')
     assert outside.read_bytes() == b"kept"
@@ -275,11 +275,11 @@ LONG_LOG = """
     """
 
 
-def test_with_luck_some_of_the_rest_is_there_torn_anywhere_or_in_pages(shim: Shim) -> None:
+def test_with_luck_some_of_the_rest_is_there_torn_anywhere_or_in_pages(shim: DiskShim) -> None:
     sizes, holes = set(), 0
     for seed in range(12):
         run(shim, LONG_LOG)
-        shim.disk().cut_power(random.Random(seed))
+        shim.replayed_disk().cut_power(random.Random(seed))
         left = (shim.root / "log").read_bytes()
         assert left[:4] == b"kept"
         assert set(left[4:]) <= {0, ord("x")}
@@ -290,7 +290,7 @@ def test_with_luck_some_of_the_rest_is_there_torn_anywhere_or_in_pages(shim: Shi
     assert 0 < holes < 8
 
 
-def test_threads_and_forked_children_are_written_down_too(shim: Shim) -> None:
+def test_threads_and_forked_children_are_written_down_too(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -319,7 +319,7 @@ def test_threads_and_forked_children_are_written_down_too(shim: Shim) -> None:
     assert left == {"child": whole} | {f"thread {number}": whole for number in range(4)}
 
 
-def test_files_that_threads_make_and_delete_at_the_same_time_are_told_apart(shim: Shim) -> None:
+def test_files_that_threads_make_and_delete_at_the_same_time_are_told_apart(shim: DiskShim) -> None:
     run(
         shim,
         """
@@ -339,10 +339,10 @@ def test_files_that_threads_make_and_delete_at_the_same_time_are_told_apart(shim
             thread.join()
         """,
     )
-    assert shim.disk().differences() == []
+    assert shim.replayed_disk().differences() == []
 
 
-def test_doubled_descriptors_lead_to_the_same_file(shim: Shim) -> None:
+def test_doubled_descriptors_lead_to_the_same_file(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -359,7 +359,7 @@ def test_doubled_descriptors_lead_to_the_same_file(shim: Shim) -> None:
     assert left == {"log": b"one two three"}
 
 
-def test_permissions_survive(shim: Shim) -> None:
+def test_permissions_survive(shim: DiskShim) -> None:
     after_power_cut(shim, 'os.fsync(put(root / "key", b"secret")); os.chmod(root / "key", 0o600); sync(root); die()')
     assert (shim.root / "key").stat().st_mode & 0o777 == 0o600
 
@@ -394,7 +394,7 @@ database.close()
 """
 
 
-def test_the_shim_sees_all_ways_to_write(shim: Shim) -> None:
+def test_the_shim_sees_all_ways_to_write(shim: DiskShim) -> None:
     run(
         shim,
         """
@@ -415,30 +415,30 @@ def test_the_shim_sees_all_ways_to_write(shim: Shim) -> None:
         os.rename("one", "two")
         """,
     )
-    assert shim.disk().differences() == []
+    assert shim.replayed_disk().differences() == []
 
 
-def test_what_the_shim_cannot_see_is_told_as_a_difference(shim: Shim) -> None:
+def test_what_the_shim_cannot_see_is_told_as_a_difference(shim: DiskShim) -> None:
     program = """
         import mmap
         fd = put(root / "log", bytes(4096), os.O_CREAT | os.O_RDWR)
         mmap.mmap(fd, 4096)[:4] = b"seen"
         """
     run(shim, program)
-    assert shim.disk().differences() == ["log has 4096 bytes, the trace tells 4096 others"]
+    assert shim.replayed_disk().differences() == ["log has 4096 bytes, the trace tells 4096 others"]
 
 
-def test_the_shim_sees_all_that_rocksdb_writes(shim: Shim) -> None:
+def test_the_shim_sees_all_that_rocksdb_writes(shim: DiskShim) -> None:
     (shim.root / "store").mkdir()
     run(shim, ROCKSDB + "\ndatabase.close()")
-    assert shim.disk().differences() == []
+    assert shim.replayed_disk().differences() == []
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_rocksdb_loses_what_it_did_not_sync_and_nothing_else(shim: Shim, seed: int | None) -> None:
+def test_rocksdb_loses_what_it_did_not_sync_and_nothing_else(shim: DiskShim, seed: int | None) -> None:
     (shim.root / "store").mkdir()
     run(shim, ROCKSDB + "\nfor number in range(500, 600):\n    commit(number)\ndie()")
-    shim.disk().cut_power(random.Random(seed) if seed is not None else None)
+    shim.replayed_disk().cut_power(random.Random(seed) if seed is not None else None)
     keys = run(shim, READ_ROCKSDB).split()
     assert keys == [f"{number:06}" for number in range(len(keys))]
     assert len(keys) == 500 if seed is None else 500 <= len(keys) <= 600
@@ -462,16 +462,16 @@ print(*database.execute("PRAGMA integrity_check").fetchone(), *database.execute(
 
 @pytest.mark.parametrize(("mode", "synchronous"), [("WAL", "FULL"), ("DELETE", "EXTRA")])
 @pytest.mark.parametrize("seed", [None, 1])
-def test_sqlite_keeps_all_that_it_committed(shim: Shim, mode: str, synchronous: str, seed: int | None) -> None:
+def test_sqlite_keeps_all_that_it_committed(shim: DiskShim, mode: str, synchronous: str, seed: int | None) -> None:
     run(shim, SQLITE.format(mode=mode, synchronous=synchronous) + "\ndie()")
-    shim.disk().cut_power(random.Random(seed) if seed is not None else None)
+    shim.replayed_disk().cut_power(random.Random(seed) if seed is not None else None)
     assert run(shim, READ_SQLITE) == "ok 40\n"
 
 
-def test_sqlite_told_not_to_sync_loses(shim: Shim) -> None:
+def test_sqlite_told_not_to_sync_loses(shim: DiskShim) -> None:
     run(shim, SQLITE.format(mode="WAL", synchronous="FULL"))
     run(shim, SQLITE.format(mode="WAL", synchronous="OFF") + "\ndie()")
-    shim.disk().cut_power()
+    shim.replayed_disk().cut_power()
     assert run(shim, READ_SQLITE) == "ok 40\n"  # not 80
 
 
@@ -491,30 +491,30 @@ for name in ("one", "two"):
 
 
 @pytest.fixture
-def _folders(shim: Shim) -> None:
+def _folders(shim: DiskShim) -> None:
     for name in ("one", "two", "one-and-a-half"):
         (shim.root / name).mkdir()
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_delay_is_for_the_syncs_of_one_folder(shim: Shim) -> None:
+def test_a_delay_is_for_the_syncs_of_one_folder(shim: DiskShim) -> None:
     with shim.rule(Action.DELAY_SYNC, shim.root / "one", delay_ms=700) as rule:
         slow, fast = map(float, run(shim, TIMED).split())
-    assert rule.hits == 1
+    assert rule.hit_count == 1
     assert slow >= 0.7 > fast
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_failure_is_for_the_syncs_of_one_folder_and_ends_when_it_is_lifted(shim: Shim) -> None:
+def test_a_failure_is_for_the_syncs_of_one_folder_and_ends_when_it_is_lifted(shim: DiskShim) -> None:
     with shim.rule(Action.FAIL_SYNC, shim.root / "one") as rule:
         assert run(shim, TIMED).split()[0] == "5"
         assert run(shim, TIMED).split()[0] == "5"
-        assert rule.hits == 2
+        assert rule.hit_count == 2
     assert float(run(shim, TIMED).split()[0]) < 0.7
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_rule_holds_for_the_folder_itself_but_not_for_one_whose_name_begins_alike(shim: Shim) -> None:
+def test_a_rule_holds_for_the_folder_itself_but_not_for_one_whose_name_begins_alike(shim: DiskShim) -> None:
     with shim.rule(Action.FAIL_SYNC, shim.root / "one"):
         program = """
             for name in ("one", "one-and-a-half"):
@@ -528,7 +528,7 @@ def test_a_rule_holds_for_the_folder_itself_but_not_for_one_whose_name_begins_al
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_full_disk_refuses_writes(shim: Shim) -> None:
+def test_a_full_disk_refuses_writes(shim: DiskShim) -> None:
     with shim.rule(Action.FAIL_WRITE, shim.root / "one", times=1):
         program = """
             for _ in range(2):
@@ -542,7 +542,7 @@ def test_a_full_disk_refuses_writes(shim: Shim) -> None:
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_rule_can_be_made_and_lifted_while_the_program_runs(shim: Shim) -> None:
+def test_a_rule_can_be_made_and_lifted_while_the_program_runs(shim: DiskShim) -> None:
     program = """
         fd = put(root / "one" / "log", b"x")
         while True:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.harness import Death, Plan, endure
-from tests.faults.transfers.scene import Transfers
+from tests.faults.harness import CrashKind, Plan, run_campaign
+from tests.faults.transfers.scene import TransferScenario
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,17 +19,31 @@ if TYPE_CHECKING:
 async def test_a_server_whose_power_is_cut_keeps_what_is_forwarded_and_transacted(
     tmp_path: Path, deaths: int, *, fails_syncs: bool
 ) -> None:
-    death, scene = Death.POWER_CUT, Transfers(2)
-    plan = Plan(seed=2, death=death, deaths=deaths, life_s=(0.5, 1.5), slows_syncs=True, fails_syncs=fails_syncs)
-    report = await endure(plan, tmp_path, scene=scene)
+    death, scene = CrashKind.POWER_CUT, TransferScenario(2)
+    plan = Plan(
+        seed=2,
+        crash_kind=death,
+        crash_count=deaths,
+        uptime_range_s=(0.5, 1.5),
+        slows_syncs=True,
+        fails_syncs=fails_syncs,
+    )
+    report = await run_campaign(plan, tmp_path, scenario=scene)
     assert report.problems == [], str(report)
-    assert report.deaths == deaths
-    assert scene.ledger.unused() == [], str(report)
+    assert report.crashes == deaths
+    assert scene.checker.uncovered_features() == [], str(report)
 
 
 @pytest.mark.campaign
 async def test_without_syncs_the_same_run_breaks_promises_and_this_is_found(tmp_path: Path) -> None:
     options = ("--stores=4", "--unsafe-no-sync")
-    plan = Plan(seed=1, death=Death.POWER_CUT, deaths=1, life_s=(2.0, 2.0), may_tear=False, options=options)
-    report = await endure(plan, tmp_path, scene=Transfers(1))
+    plan = Plan(
+        seed=1,
+        crash_kind=CrashKind.POWER_CUT,
+        crash_count=1,
+        uptime_range_s=(2.0, 2.0),
+        tears_unsynced=False,
+        options=options,
+    )
+    report = await run_campaign(plan, tmp_path, scenario=TransferScenario(1))
     assert any(problem.startswith("lost: ") for problem in report.problems), str(report)

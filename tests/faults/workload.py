@@ -13,26 +13,26 @@ import collections
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from tests.faults import management
-from tests.faults.line import ABANDONED, ReceivingLine, SendingLine, close, connected
+from tests.faults.line import ABANDONED, ReceiverClient, SenderClient, connect_client, disconnect
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tests.faults.server_process import ServerProcess
-    from tests.ledger.ledger import Ledger
+    from tests.faults.server_process import RestartableServer
+    from tests.ledger.ledger import DeliveryChecker
     from twinbus.amqp.composite import Composite
 
 SENDERS: Final = 4
 RECEIVERS: Final = 3
 BACKLOG_MAX: Final = 1_000
 """Messages that wait in all queues together, above which no sender begins: a long run must not fill the disk."""
-ANSWER_S: Final = 5.0
-PAUSE_S: Final = 0.05
+RESPONSE_TIMEOUT_S: Final = 5.0
+RECONNECT_PAUSE_S: Final = 0.05
 """Between two tries to reach a server that is just going down or coming up."""
 LARGE_BYTES: Final = 150_000
-LARGE: Final = 0.01
+LARGE_PROBABILITY: Final = 0.01
 
 
 class Workload:
@@ -41,31 +41,33 @@ class Workload:
     messages_max: ClassVar = 400
     """One sender sends so many at most before it hangs up."""
 
-    def __init__(self, server: ServerProcess, ledger: Ledger, queues: Sequence[str], rng: random.Random) -> None:
-        self.made: dict[str, bool | None] = {}
+    def __init__(
+        self, server: RestartableServer, checker: DeliveryChecker, queues: Sequence[str], rng: random.Random
+    ) -> None:
+        self.created_queues: dict[str, bool | None] = {}
         """Queues of the maker: there, not there, or (None) nobody knows, because the answer did not come."""
-        self.ends: collections.Counter[str] = collections.Counter()
+        self.disconnect_reasons: collections.Counter[str] = collections.Counter()
         """Why clients had to begin again, other than by their own will."""
         self._server = server
-        self._ledger = ledger
+        self._checker = checker
         self._queues = queues
         self._rng = rng
-        self._is_over = False
+        self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.ensure_future(self._keep_at(work)) for work in self.works()]
+        self._tasks = [asyncio.ensure_future(self._repeat(work)) for work in self.client_loops()]
         return self
 
-    def works(self) -> Sequence[Callable[[], Awaitable[None]]]:
+    def client_loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """What is done all the time, each by a client of its own."""
-        return [self._send] * SENDERS + [self._receive] * RECEIVERS + [self._make_queues]
+        return [self._send] * SENDERS + [self._receive] * RECEIVERS + [self._create_queues]
 
-    def new_sender(self) -> SendingLine:
-        return SendingLine(self._ledger, self._rng.choice(self._queues))
+    def new_sender(self) -> SenderClient:
+        return SenderClient(self._checker, self._rng.choice(self._queues))
 
-    def new_receiver(self) -> ReceivingLine:
-        return ReceivingLine(self._ledger, self._rng.choice(self._queues), self._choose)
+    def new_receiver(self) -> ReceiverClient:
+        return ReceiverClient(self._checker, self._rng.choice(self._queues), self._choose_outcome)
 
     @property
     def has_failed(self) -> bool:
@@ -73,7 +75,7 @@ class Workload:
         return any(task.done() for task in self._tasks)
 
     async def __aexit__(self, *_: object) -> None:
-        self._is_over = True
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -81,47 +83,49 @@ class Workload:
         if faults:
             raise ExceptionGroup("clients failed", faults)
 
-    async def _keep_at(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, client_loop: Callable[[], Awaitable[None]]) -> None:
         """Do it again and again; a server that goes away in the middle of it is what this is all about."""
-        while not self._is_over:
-            await self._server.serving()
+        while not self._is_stopping:
+            await self._server.wait_until_serving()
             try:
-                await work()
+                await client_loop()
             except (OSError, TimeoutError) as end:
-                self.ends[str(end) or type(end).__name__] += 1
-                await asyncio.sleep(PAUSE_S)
+                self.disconnect_reasons[str(end) or type(end).__name__] += 1
+                await asyncio.sleep(RECONNECT_PAUSE_S)
 
     # --- one life of each ---------------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
         """Send for a while with so many unanswered at a time, and hang up, politely or not."""
         rng = self._rng
-        if len(self._ledger.waiting) > BACKLOG_MAX:
-            await asyncio.sleep(PAUSE_S)
+        if len(self._checker.pending) > BACKLOG_MAX:
+            await asyncio.sleep(RECONNECT_PAUSE_S)
             return
         line = self.new_sender()
         most_unanswered, messages = rng.choice([1, 5, 50, 200]), rng.randint(1, self.messages_max)
-        async with connected(line, await self._server.serving()):
+        async with connect_client(line, await self._server.wait_until_serving()):
             for _ in range(messages):
-                await line.until(lambda: line.has_room and len(line.unanswered) < most_unanswered, patience_s=ANSWER_S)
-                if line.has_room:
-                    line.send(LARGE_BYTES if rng.random() < LARGE else rng.randint(0, 1500))
+                await line.wait_until(
+                    lambda: line.can_send and len(line.unsettled) < most_unanswered, timeout_s=RESPONSE_TIMEOUT_S
+                )
+                if line.can_send:
+                    line.send(LARGE_BYTES if rng.random() < LARGE_PROBABILITY else rng.randint(0, 1500))
             if rng.random() < 0.5:
-                await line.until(lambda: not line.unanswered, patience_s=ANSWER_S)
+                await line.wait_until(lambda: not line.unsettled, timeout_s=RESPONSE_TIMEOUT_S)
             if rng.random() < 0.5:
-                await close(line)
+                await disconnect(line)
 
     async def _receive(self) -> None:
         """Receive for a while with some credit, complete most, give some back, keep a few; and hang up."""
         rng = self._rng
         line = self.new_receiver()
-        async with connected(line, await self._server.serving()):
+        async with connect_client(line, await self._server.wait_until_serving()):
             line.link.keep_credit(rng.choice([1, 10, 100]))
-            await line.until(lambda: False, patience_s=rng.uniform(0.1, 1.0))
+            await line.wait_until(lambda: False, timeout_s=rng.uniform(0.1, 1.0))
             if rng.random() < 0.5:
-                await close(line)
+                await disconnect(line)
 
-    def _choose(self) -> Composite | None:
+    def _choose_outcome(self) -> Composite | None:
         luck = self._rng.random()
         if luck < 0.01:
             return None
@@ -129,18 +133,18 @@ class Workload:
             return ABANDONED
         return RELEASED if luck < 0.1 else ACCEPTED
 
-    async def _make_queues(self) -> None:
+    async def _create_queues(self) -> None:
         """Make a queue, or remove one that was made before, and remember what was answered."""
-        endpoint = await self._server.serving()
-        known = [name for name, is_there in self.made.items() if is_there]
+        endpoint = await self._server.wait_until_serving()
+        known = [name for name, is_there in self.created_queues.items() if is_there]
         if len(known) > 5 or (known and self._rng.random() < 0.3):
             name = self._rng.choice(known)
-            self.made[name] = None
+            self.created_queues[name] = None
             await management.delete_queue(endpoint, name)
-            self.made[name] = False
+            self.created_queues[name] = False
         else:
-            name = f"made-{len(self.made)}"
-            self.made[name] = None
-            await management.make_queue(endpoint, name)
-            self.made[name] = True
+            name = f"made-{len(self.created_queues)}"
+            self.created_queues[name] = None
+            await management.create_queue(endpoint, name)
+            self.created_queues[name] = True
         await asyncio.sleep(self._rng.uniform(0, 0.3))

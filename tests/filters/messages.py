@@ -8,8 +8,8 @@ from twinbus.amqp.encode import write
 from twinbus.amqp.message import Message, Properties, build, data
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.filters.rule import CompiledRule, compile_rule
-from twinbus.broker.filters.view import View
-from twinbus.broker.record import Parts, expires_ms, make_envelope, make_record, take_apart
+from twinbus.broker.filters.view import MessageView
+from twinbus.broker.record import RecordFields, expiry_time, make_header, make_record, parse_record
 from twinbus.model.rule import RuleDescription, SqlAction, SqlFilter, Value
 
 if TYPE_CHECKING:
@@ -44,18 +44,18 @@ def stored_bare(
     ttl_ms: int | None = None,
     session: bytes | None = None,
 ) -> bytes:
-    envelope = make_envelope(durable=True, priority=4, ttl_ms=ttl_ms)
+    envelope = make_header(durable=True, priority=4, ttl_ms=ttl_ms)
     pairs = bytearray()
     for name, value in (annotations or {}).items():
         write(pairs, Symbol(name))
         write(pairs, value)
     return make_record(
-        Parts(
+        RecordFields(
             envelope,
             bare,
             ENQUEUED_MS,
-            expires_ms(envelope, ENQUEUED_MS),
-            session=session,
+            expiry_time(envelope, ENQUEUED_MS),
+            session_id=session,
             annotation_count=2 * len(annotations or {}),
             annotations=bytes(pairs),
         )
@@ -63,7 +63,7 @@ def stored_bare(
 
 
 def message_of(record: bytes) -> Message:
-    return Message(take_apart(record).bare)
+    return Message(parse_record(record).bare_message)
 
 
 def sql(expression: str, action: str | None = None, /, **parameters: tuple[str, str]) -> CompiledRule:
@@ -79,4 +79,4 @@ def sql(expression: str, action: str | None = None, /, **parameters: tuple[str, 
 
 
 def matches(expression: str, record: bytes, **parameters: tuple[str, str]) -> bool:
-    return sql(expression, None, **parameters).matches(View(record, sequence=77))
+    return sql(expression, None, **parameters).matches(MessageView(record, sequence=77))

@@ -22,7 +22,7 @@ TRUE, FALSE, UNKNOWN, ERROR = "true", "false", "unknown", "error"
 Tree = tuple[Any, ...]
 
 
-class Failed(Exception):
+class EvaluationFailed(Exception):
     """The value of something that has none."""
 
 
@@ -69,21 +69,21 @@ def _constant_text(value: object) -> str:
 # --- predicates -------------------------------------------------------------------------------------------------------
 
 
-def outcomes(tree: Tree, message: Mapping[str, object]) -> set[str]:
+def possible_outcomes(tree: Tree, message: Mapping[str, object]) -> set[str]:
     """What a predicate may be for a message."""
     match tree:
         case ("and", parts):
-            return _junction([outcomes(part, message) for part in parts], FALSE, TRUE)
+            return _junction([possible_outcomes(part, message) for part in parts], FALSE, TRUE)
         case ("or", parts):
-            return _junction([outcomes(part, message) for part in parts], TRUE, FALSE)
+            return _junction([possible_outcomes(part, message) for part in parts], TRUE, FALSE)
         case ("not", inner):
             opposites = {TRUE: FALSE, FALSE: TRUE, UNKNOWN: UNKNOWN, ERROR: ERROR}
-            return {opposites[found] for found in outcomes(inner, message)}
+            return {opposites[found] for found in possible_outcomes(inner, message)}
         case ("exists", spelled):
             return {TRUE if _find(spelled, message) is not None else FALSE}
     try:
         return {_test(tree, message)}
-    except Failed:
+    except EvaluationFailed:
         # A comparison with the constant NULL is unknown before anything is worked out.
         return {ERROR, UNKNOWN} if ("constant", None) in _parts(tree) else {ERROR}
 
@@ -157,7 +157,7 @@ def _is_like(text: str, pattern: str, escape: str | None) -> bool:
         return not text
     if pattern[0] == escape:
         if len(pattern) == 1:
-            raise Failed
+            raise EvaluationFailed
         return text[:1] == pattern[1] and _is_like(text[1:], pattern[2:], escape)
     if pattern[0] == "%":
         return any(_is_like(text[at:], pattern[1:], escape) for at in range(len(text) + 1))
@@ -178,13 +178,13 @@ def value_of(tree: Tree, message: Mapping[str, object]) -> tuple[str, Any]:
         case ("named", inner):
             kind, value = value_of(inner, message)
             if kind not in ("text", "null"):
-                raise Failed
+                raise EvaluationFailed
             name = _find(value, message) if kind == "text" else None
             return _kind(message[name]) if name is not None else ("null", None)
         case ("minus", inner):
             found = value_of(inner, message)
             if found[0] == "time":
-                raise Failed
+                raise EvaluationFailed
             zero = {"span": ("span", 0)}.get(found[0], ("number", 0))
             if found[0] == "number" and isinstance(found[1], float):
                 return "number", -found[1]
@@ -250,20 +250,20 @@ def _combined(sign: str, left: tuple[str, Any], right: tuple[str, Any]) -> tuple
         ("-", "span", "span"): "span",
     }
     if (sign, *kinds) not in times:
-        raise Failed
+        raise EvaluationFailed
     return times[sign, *kinds], one + two if sign == "+" else one - two
 
 
 def _calculated(sign: str, one: float, two: float) -> float:
     if sign in "/%" and two == 0:
-        raise Failed
+        raise EvaluationFailed
     if not isinstance(one, int) or not isinstance(two, int):
         one, two = float(one), float(two)
         return _parted(sign, one, two) if sign in "/%" else {"+": one + two, "-": one - two, "*": one * two}[sign]
     quotient = math.trunc(Fraction(one, two)) if sign in "/%" else 0
     result = {"+": one + two, "-": one - two, "*": one * two, "/": quotient, "%": one - two * quotient}[sign]
     if not -(2**63) <= result < 2**63:
-        raise Failed
+        raise EvaluationFailed
     return result
 
 

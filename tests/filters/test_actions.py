@@ -13,7 +13,7 @@ from twinbus.amqp.message import Message, Properties, Section, build, data, valu
 from twinbus.amqp.types import Byte, Decimal128, Float, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.rule import compile_rule
-from twinbus.broker.record import HAS_TTL, alarm_of, render_open, take_apart
+from twinbus.broker.record import HAS_TTL, due_time_of, parse_record, render_unlocked
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.rule import RuleDescription, SqlAction
 
@@ -157,7 +157,7 @@ def test_annotations_are_replaced_and_the_others_stay() -> None:
         "SET sys.PartitionKey = 'new'; SET sys.ScheduledEnqueueTimeUtc = @when; SET sys.ViaPartitionKey = 'via'",
         when=("dateTime", "2030-01-01T00:00:00Z"),
     )
-    annotations = Message(render_open(changed, 1)).message_annotations
+    annotations = Message(render_unlocked(changed, 1)).message_annotations
     assert isinstance(annotations, dict)
     assert {
         key: found for key, found in annotations.items() if key not in ("x-opt-enqueued-time", "x-opt-sequence-number")
@@ -171,20 +171,20 @@ def test_annotations_are_replaced_and_the_others_stay() -> None:
 
 def test_a_time_to_live_moves_the_time_of_expiry() -> None:
     changed = applied("SET sys.TimeToLive = @short", short=("duration", "PT1M"))
-    assert take_apart(changed).envelope.ttl_ms == 60_000
-    assert alarm_of(changed) == ENQUEUED_MS + 60_000
+    assert parse_record(changed).header.ttl_ms == 60_000
+    assert due_time_of(changed) == ENQUEUED_MS + 60_000
     for_ever = applied("REMOVE sys.TimeToLive", changed)
-    assert not take_apart(for_ever).envelope.flags & HAS_TTL
-    assert alarm_of(for_ever) == 0
+    assert not parse_record(for_ever).header.flags & HAS_TTL
+    assert due_time_of(for_ever) == 0
     longest = ("duration", "P10675199DT2H48M5.4775807S")
-    assert alarm_of(applied("SET sys.TimeToLive = @longest", changed, longest=longest)) == 0
+    assert due_time_of(applied("SET sys.TimeToLive = @longest", changed, longest=longest)) == 0
 
 
 def test_the_session_that_a_record_belongs_to_follows_the_session_id() -> None:
     record = stored(group_id="old", session=b"old")
-    assert take_apart(applied("SET sys.SessionId = 'new'", record)).session == b"new"
-    assert take_apart(applied("REMOVE sys.SessionId", record)).session is None
-    assert take_apart(applied("SET sys.SessionId = 'new'", stored())).session is None
+    assert parse_record(applied("SET sys.SessionId = 'new'", record)).session_id == b"new"
+    assert parse_record(applied("REMOVE sys.SessionId", record)).session_id is None
+    assert parse_record(applied("SET sys.SessionId = 'new'", stored())).session_id is None
 
 
 def test_what_is_not_changed_keeps_its_bytes() -> None:
@@ -205,8 +205,8 @@ def test_what_is_not_changed_keeps_its_bytes() -> None:
     assert after.properties == Properties(
         message_id=UUID(int=1), user_id=b"me", to="there", absolute_expiry_time=5, group_sequence=7
     )
-    assert take_apart(changed).annotations == take_apart(record).annotations
-    assert take_apart(changed).envelope == take_apart(record).envelope
+    assert parse_record(changed).annotations == parse_record(record).annotations
+    assert parse_record(changed).header == parse_record(record).header
 
 
 @pytest.mark.parametrize(

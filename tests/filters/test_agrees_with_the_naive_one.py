@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 
 from tests.filters.messages import sql, stored
-from tests.filters.naive import ERROR, FALSE, TRUE, UNKNOWN, Tree, outcomes, text_of
+from tests.filters.naive import ERROR, FALSE, TRUE, UNKNOWN, Tree, possible_outcomes, text_of
 from tests.filters.trees import filters, messages
 from twinbus.broker.filters.errors import FilterError
-from twinbus.broker.filters.view import View
+from twinbus.broker.filters.view import MessageView
 
 
 def answer(expression: str, record: bytes) -> str:
     try:
-        return TRUE if sql(expression).matches(View(record)) else FALSE
+        return TRUE if sql(expression).matches(MessageView(record)) else FALSE
     except FilterError:
         return ERROR
 
@@ -24,7 +24,7 @@ def answer(expression: str, record: bytes) -> str:
 @settings(max_examples=600, deadline=None)
 @given(filters, messages)
 def test_any_filter_on_any_message(tree: Tree, message: dict[str, Any]) -> None:
-    right = {FALSE if outcome == UNKNOWN else outcome for outcome in outcomes(tree, message)}
+    right = {FALSE if outcome == UNKNOWN else outcome for outcome in possible_outcomes(tree, message)}
     assert answer(text_of(tree), stored(message)) in right
 
 
@@ -40,6 +40,6 @@ def test_any_filter_on_any_message(tree: Tree, message: dict[str, Any]) -> None:
 def test_the_naive_one_is_no_yes_man(tree: Tree, expected: set[str] | None) -> None:
     if expected is None:
         with pytest.raises(KeyError):
-            outcomes(tree, {"a": 1})
+            possible_outcomes(tree, {"a": 1})
     else:
-        assert outcomes(tree, {"a": 1}) == expected
+        assert possible_outcomes(tree, {"a": 1}) == expected

@@ -10,7 +10,7 @@ import pytest
 from tests.filters.messages import stored
 from twinbus.amqp.types import Int, Timestamp, ULong
 from twinbus.broker.filters.rule import compile_rule
-from twinbus.broker.filters.view import View
+from twinbus.broker.filters.view import MessageView
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter, Value
 
@@ -29,7 +29,7 @@ FIELDS = {
 def matches(record: bytes, **wanted: Any) -> bool:  # noqa: ANN401  # as CorrelationFilter takes them
     wanted["properties"] = {name: Value(*value) for name, value in wanted.get("properties", {}).items()}
     description = RuleDescription(name="r", filter=CorrelationFilter(**wanted))
-    return compile_rule(description).matches(View(record))
+    return compile_rule(description).matches(MessageView(record))
 
 
 @pytest.mark.parametrize(("wanted", "field"), FIELDS.items())
@@ -86,8 +86,8 @@ def test_all_conditions_have_to_hold() -> None:
 
 def test_without_conditions_it_is_true_as_a_true_filter_is() -> None:
     assert matches(stored())
-    assert compile_rule(RuleDescription(name="r", filter=TrueFilter())).matches(View(stored()))
-    assert not compile_rule(RuleDescription(name="r", filter=FalseFilter())).matches(View(stored()))
+    assert compile_rule(RuleDescription(name="r", filter=TrueFilter())).matches(MessageView(stored()))
+    assert not compile_rule(RuleDescription(name="r", filter=FalseFilter())).matches(MessageView(stored()))
 
 
 def test_a_value_that_is_not_of_its_type_is_refused() -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.filters.messages import sql, stored
 from tests.filters.naive import Tree, text_of
-from tests.filters.trees import drawn, equalities, filters, messages
+from tests.filters.trees import equalities, filters, messages, random_tree
 from twinbus.amqp.types import Int, UInt
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.index import RuleIndex
 from twinbus.broker.filters.rule import CompiledRule, compile_rule
-from twinbus.broker.filters.view import View
+from twinbus.broker.filters.view import MessageView
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter, Value
 
 Found = list[tuple[int, str | None]]
@@ -29,15 +29,15 @@ def one_by_one(rules: dict[int, CompiledRule], record: bytes) -> Found:
     others: Found = []
     for key, rule in rules.items():
         try:
-            if rule.matches(View(record)):
-                (always if rule.is_always else others).append((key, None))
+            if rule.matches(MessageView(record)):
+                (always if rule.is_always_true else others).append((key, None))
         except FilterError as error:
             others.append((key, str(error)))
     return always + others
 
 
 def looked_up(index: RuleIndex[int], record: bytes) -> Found:
-    return [(key, str(error) if error is not None else None) for key, error in index.match(View(record))]
+    return [(key, str(error) if error is not None else None) for key, error in index.match(MessageView(record))]
 
 
 def correlation(label: str | None, color: int | None) -> CompiledRule:
@@ -79,7 +79,7 @@ def test_it_finds_what_one_by_one_finds(
 @pytest.mark.parametrize("seed", range(20))
 def test_it_finds_what_one_by_one_finds_of_rules_that_nearly_match(seed: int) -> None:
     random = Random(seed)
-    kept = {number: sql(text_of(drawn(random))) for number in range(40)}
+    kept = {number: sql(text_of(random_tree(random))) for number in range(40)}
     index: RuleIndex[int] = RuleIndex()
     for key, rule in kept.items():
         index.put(key, rule)
@@ -129,7 +129,7 @@ def test_rules_whose_equality_does_not_hold_are_not_evaluated(pattern: str, monk
     evaluated: list[CompiledRule] = []
     evaluate = CompiledRule.matches
 
-    def watch(rule: CompiledRule, view: View) -> bool:
+    def watch(rule: CompiledRule, view: MessageView) -> bool:
         evaluated.append(rule)
         return evaluate(rule, view)
 
@@ -140,7 +140,7 @@ def test_rules_whose_equality_does_not_hold_are_not_evaluated(pattern: str, monk
     record = stored(
         {"region": "r123", "kind": "order", "size": 5, "number": UInt(123), "Property123": Int(1)}, subject="l123"
     )
-    assert index.match(View(record)) == [(123, None)]
+    assert index.match(MessageView(record)) == [(123, None)]
     assert len(evaluated) <= 2
 
 
@@ -149,7 +149,7 @@ def test_rules_come_in_the_order_in_which_they_were_put_those_for_all_messages_f
     for expression in ("a > 1", "b = 2", "1 = 1", "a = 5", "2 = 2", "b < 7"):
         index.put(expression, sql(expression))
     index.put("b = 2", sql("b = 2"))
-    found = [key for key, _ in index.match(View(stored({"a": 5, "b": 2})))]
+    found = [key for key, _ in index.match(MessageView(stored({"a": 5, "b": 2})))]
     assert found == ["1 = 1", "2 = 2", "a > 1", "a = 5", "b < 7", "b = 2"]
 
 
@@ -157,7 +157,7 @@ def test_a_rule_that_fails_does_not_keep_the_others_from_matching() -> None:
     index: RuleIndex[str] = RuleIndex()
     for expression in ("a / 0 = 1", "a = 1", "b / 0 = 1 AND a = 1", "b / 0 = 1 AND a = 2"):
         index.put(expression, sql(expression))
-    found = {key: str(error) for key, error in index.match(View(stored({"a": 1, "b": 1})))}
+    found = {key: str(error) for key, error in index.match(MessageView(stored({"a": 1, "b": 1})))}
     assert found == {
         "a / 0 = 1": "a division by zero",
         "a = 1": "None",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinbus.broker.filters.errors import FilterError
-from twinbus.broker.filters.like import MAX_PATTERN, Pattern
+from twinbus.broker.filters.like import MAX_PATTERN_CHARACTERS, LikePattern
 
 
 def means(pattern: str, text: str, escape: str | None) -> bool:
@@ -34,12 +34,12 @@ characters = st.text(alphabet="ab%_!\n", max_size=7)
 def test_it_means_what_the_definition_says(pattern: str, text: str, escape: str | None) -> None:
     if escape is not None and pattern.replace(escape * 2, "").endswith(escape):
         return
-    assert Pattern(pattern, escape).matches(text) == means(pattern, text, escape)
+    assert LikePattern(pattern, escape).matches(text) == means(pattern, text, escape)
 
 
 def test_any_character_is_one_whatever_it_takes_in_bytes() -> None:
-    assert Pattern("_").matches("😀")
-    assert Pattern("%_\u0301").matches("xe\u0301")
+    assert LikePattern("_").matches("😀")
+    assert LikePattern("%_\u0301").matches("xe\u0301")
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_any_character_is_one_whatever_it_takes_in_bytes() -> None:
     ],
 )
 def test_no_pattern_makes_it_slow(pattern: str) -> None:
-    ready, text = Pattern(pattern), "a" * 32_768
+    ready, text = LikePattern(pattern), "a" * 32_768
     started = time.process_time()
     ready.matches(text)
     assert time.process_time() - started < 0.5  # a hundredth of that, where nothing else runs
 
 
-class Counted(str):
+class CountingText(str):
     """A text that counts how often one of its characters is asked for."""
 
     __slots__ = ("reads",)
@@ -73,9 +73,9 @@ class Counted(str):
 
 def reads(pattern: str, text: str) -> int:
     """Characters that are read one by one before a match is decided."""
-    counted = Counted(text)
+    counted = CountingText(text)
     counted.reads = 0
-    Pattern(pattern).matches(counted)
+    LikePattern(pattern).matches(counted)
     return counted.reads
 
 
@@ -96,7 +96,7 @@ def test_a_place_far_away_is_found_as_one_nearby(pattern: str, alphabet: str) ->
     for _ in range(60):
         near = "".join(chances.choices(alphabet, k=chances.randrange(9)))
         far = alphabet[-1] + alphabet[0] * chances.choice((600, 700)) + near
-        assert Pattern(wanted).matches(far) == (like(wanted).fullmatch(far) is not None)
+        assert LikePattern(wanted).matches(far) == (like(wanted).fullmatch(far) is not None)
 
 
 def like(pattern: str) -> re.Pattern[str]:
@@ -114,4 +114,4 @@ def test_no_pattern_reads_a_text_more_than_once() -> None:
 
 def test_a_pattern_is_not_longer_than_a_filter_can_be() -> None:
     with pytest.raises(FilterError, match="1025 characters"):
-        Pattern("x" * (MAX_PATTERN + 1))
+        LikePattern("x" * (MAX_PATTERN_CHARACTERS + 1))

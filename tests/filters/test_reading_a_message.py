@@ -13,7 +13,7 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Described, Symbol, ULong
 from twinbus.broker.filters import view
-from twinbus.broker.filters.view import View
+from twinbus.broker.filters.view import MessageView
 
 GARBAGE = b"\xa1\x02\xff\xfe"
 """A string that is not UTF-8: whoever decodes it gets an error."""
@@ -48,7 +48,7 @@ def test_each_value_is_decoded_once_and_only_if_it_is_named(monkeypatch: pytest.
         return found
 
     monkeypatch.setattr(view, "decode", watch)
-    seen = View(stored({"a": "one", "b": "two", "c": "three"}, subject="label", to="there"))
+    seen = MessageView(stored({"a": "one", "b": "two", "c": "three"}, subject="label", to="there"))
     for _ in range(3):
         assert seen.value(b"b") == "two"
         assert seen.value(2) == "label"

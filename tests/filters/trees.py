@@ -78,10 +78,10 @@ def _joined(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
 filters = st.recursive(tests, _joined, max_leaves=8)
 
 
-def drawn(random: Random, depth: int = 3) -> Tree:
+def random_tree(random: Random, depth: int = 3) -> Tree:
     """A filter for an index: equalities that often hold, beside what does not, or fails, in ANDs and ORs."""
     if depth and random.random() < 0.7:
-        return random.choice(["and", "or"]), [drawn(random, depth - 1) for _ in range(random.randint(2, 3))]
+        return random.choice(["and", "or"]), [random_tree(random, depth - 1) for _ in range(random.randint(2, 3))]
     near: Tree = ("property", random.choice("abc"))
     constant: Tree = ("constant", random.choice([0, 1, 1.0, "a", True]))
     if random.random() < 0.7:

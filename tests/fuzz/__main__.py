@@ -15,29 +15,29 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fuzz.campaign import Tally, replay, run
+from tests.fuzz.campaign import FuzzStatistics, replay, run
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
-    Reports = Queue[tuple[int, Tally, bool]]
+    Reports = Queue[tuple[int, FuzzStatistics, bool]]
 
 PROGRESS_EVERY_S = 30.0
 MAX_MEMORY_BYTES = 2 * 1024**3
 """Of one process: an input that makes the engine take more is a finding, too, and must not cost the machine."""
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def work(options: argparse.Namespace, process: int, until: float, reports: Reports) -> None:
+def fuzz_process(options: argparse.Namespace, process: int, until: float, reports: Reports) -> None:
     """One process. The inputs are dealt out to them in turn."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     reported = time.monotonic()
 
-    def report(tally: Tally) -> None:
+    def report(tally: FuzzStatistics) -> None:
         nonlocal reported
         if time.monotonic() - reported >= PROGRESS_EVERY_S:
             reported = time.monotonic()
@@ -45,31 +45,31 @@ def work(options: argparse.Namespace, process: int, until: float, reports: Repor
 
     tally = run(
         options.seed,
-        itertools.islice(itertools.count(process, options.processes), per_process(options)),
+        itertools.islice(itertools.count(process, options.processes), inputs_per_process(options)),
         until=until,
         findings=options.findings,
         max_findings=options.max_findings,
-        on_look=report,
+        on_check=report,
     )
     reports.put((process, tally, True))
 
 
-def per_process(options: argparse.Namespace) -> int | None:
+def inputs_per_process(options: argparse.Namespace) -> int | None:
     return None if options.inputs is None else -(-options.inputs // options.processes)
 
 
 def campaign(options: argparse.Namespace) -> int:
     """Run all processes to their end; the command's exit status."""
     until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
-    say(f"seed {options.seed}, {options.processes} processes")
+    print_line(f"seed {options.seed}, {options.processes} processes")
     reports: Reports = multiprocessing.Queue()
     workers = {
-        number: multiprocessing.Process(target=work, args=(options, number, until, reports))
+        number: multiprocessing.Process(target=fuzz_process, args=(options, number, until, reports))
         for number in range(options.processes)
     }
     for worker in workers.values():
         worker.start()
-    tallies: dict[int, Tally] = {}
+    tallies: dict[int, FuzzStatistics] = {}
     died = []
     while workers:
         try:
@@ -78,30 +78,30 @@ def campaign(options: argparse.Namespace) -> int:
             died += [number for number, worker in workers.items() if not worker.is_alive()]
             workers = {number: worker for number, worker in workers.items() if number not in died}
             continue
-        say(progress(total(tallies)))
+        print_line(progress(sum_tallies(tallies)))
         if is_last:
             workers.pop(number).join()
-    whole = total(tallies)
+    whole = sum_tallies(tallies)
     for line in summary(whole):
-        say(line)
+        print_line(line)
     for number in died:
-        say(f"FOUND: process {number} died without a word")
-    say(f"{progress(whole)}, seed {options.seed}")
+        print_line(f"FOUND: process {number} died without a word")
+    print_line(f"{progress(whole)}, seed {options.seed}")
     return 1 if whole.findings or died else 0
 
 
-def next_report(reports: Reports) -> tuple[int, Tally, bool]:
+def next_report(reports: Reports) -> tuple[int, FuzzStatistics, bool]:
     return reports.get(timeout=PROGRESS_EVERY_S + 30)
 
 
-def total(tallies: dict[int, Tally]) -> Tally:
-    whole = Tally()
+def sum_tallies(tallies: dict[int, FuzzStatistics]) -> FuzzStatistics:
+    whole = FuzzStatistics()
     for tally in tallies.values():
         whole.add(tally)
     return whole
 
 
-def progress(tally: Tally) -> str:
+def progress(tally: FuzzStatistics) -> str:
     rate = tally.inputs / max(tally.seconds, 0.001)
     return (
         f"{tally.seconds:,.0f} s: {tally.inputs:,} inputs, {rate:,.0f}/s, memory +{tally.growth_bytes // 1024:,} KB, "
@@ -109,15 +109,15 @@ def progress(tally: Tally) -> str:
     )
 
 
-def summary(tally: Tally) -> list[str]:
+def summary(tally: FuzzStatistics) -> list[str]:
     seen = [f"{count:14,}  {what}" for what, count in sorted(tally.seen.items())]
     found = [f"FOUND: {path}  once more: python -m tests.fuzz --replay {path}" for path in tally.findings]
     return ["", *seen, "", *found]
 
 
-def once_more(path: Path) -> int:
+def replay_file(path: Path) -> int:
     fault = replay(path)
-    say("nothing found" if fault is None else "".join(traceback.format_exception(fault)))
+    print_line("nothing found" if fault is None else "".join(traceback.format_exception(fault)))
     return 0 if fault is None else 1
 
 
@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="the folder to keep them in")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="try a finding once more")
     options = parser.parse_args()
-    return campaign(options) if options.replay is None else once_more(options.replay)
+    return campaign(options) if options.replay is None else replay_file(options.replay)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.fuzz.codec import read_both_ways, read_message, read_value
-from tests.fuzz.conversation import converse
+from tests.fuzz.codec import compare_decoders, read_message, read_value
+from tests.fuzz.conversation import fuzz_connection
 from tests.fuzz.finding import Finding, Hang
 from tests.fuzz.mutate import Input, Mutator
 
@@ -34,23 +34,23 @@ TIME_LIMIT_S: Final = 2.0
 WARM_UP: Final = 2_000
 """Inputs before memory is first looked at: caches fill, and the allocator takes what it needs."""
 MAX_GROWTH_BYTES: Final = 24 * 1024 * 1024
-LOOK_EVERY: Final = 500
+MEMORY_CHECK_INTERVAL: Final = 500
 """Inputs between two looks at the clock and the memory."""
 PAGE_BYTES: Final = resource.getpagesize()
 
 TARGETS: Final[dict[str, Callable[[Input, collections.Counter[str]], None]]] = {
-    "server": converse,
-    "client": converse,
+    "server": fuzz_connection,
+    "client": fuzz_connection,
     "value": read_value,
     "message": read_message,
-    "transfer": read_both_ways,
+    "transfer": compare_decoders,
 }
-SHARES: Final = (*["server"] * 8, *["client"] * 4, *["value"] * 3, *["message"] * 3, *["transfer"] * 2)
+TARGET_SHARES: Final = (*["server"] * 8, *["client"] * 4, *["value"] * 3, *["message"] * 3, *["transfer"] * 2)
 """Which target how often."""
 
 
 @dataclass(slots=True)
-class Tally:
+class FuzzStatistics:
     """What a campaign has seen so far. Those of several processes can be added."""
 
     inputs: int = 0
@@ -59,7 +59,7 @@ class Tally:
     seen: collections.Counter[str] = field(default_factory=collections.Counter)
     findings: list[Path] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: FuzzStatistics) -> None:
         self.inputs += other.inputs
         self.seconds = max(self.seconds, other.seconds)
         self.growth_bytes = max(self.growth_bytes, other.growth_bytes)
@@ -67,7 +67,7 @@ class Tally:
         self.findings += other.findings
 
 
-class Inputs:
+class InputGenerator:
     """All inputs of a seed, by number."""
 
     def __init__(self, seed: int) -> None:
@@ -77,7 +77,7 @@ class Inputs:
 
     def make(self, number: int) -> Input:
         self._rng.seed((self._seed << 48) + number)
-        return self._mutator.make(SHARES[self._mutator.below(len(SHARES))])
+        return self._mutator.make(TARGET_SHARES[self._mutator.random_below(len(TARGET_SHARES))])
 
 
 def run(
@@ -87,29 +87,29 @@ def run(
     until: float = float("inf"),
     findings: Path,
     max_findings: int = 1,
-    on_look: Callable[[Tally], None] = lambda _tally: None,
-) -> Tally:
+    on_check: Callable[[FuzzStatistics], None] = lambda _tally: None,
+) -> FuzzStatistics:
     """Try inputs until their numbers or the time (of time.monotonic) run out, or enough is found."""
-    tally = Tally()
-    inputs = Inputs(seed)
+    tally = FuzzStatistics()
+    inputs = InputGenerator(seed)
     started = time.monotonic()
     base_bytes = 0
     gc.collect()
     with _alarm():
         for number in numbers:
             tried = inputs.make(number)
-            fault = attempt(tried, tally.seen)
+            fault = run_input(tried, tally.seen)
             tally.inputs += 1
-            if tally.inputs % LOOK_EVERY == 0:
+            if tally.inputs % MEMORY_CHECK_INTERVAL == 0:
                 tally.seconds = time.monotonic() - started
                 base_bytes = memory_bytes() if tally.inputs == WARM_UP else base_bytes
                 if base_bytes:
                     tally.growth_bytes = max(tally.growth_bytes, memory_bytes() - base_bytes)
                 if tally.growth_bytes > MAX_GROWTH_BYTES:
                     fault = Finding(f"memory grew by {tally.growth_bytes:,} bytes within {tally.inputs:,} inputs")
-                on_look(tally)
+                on_check(tally)
             if fault is not None:
-                tally.findings.append(keep(findings, tried, seed, number, fault))
+                tally.findings.append(save_finding(findings, tried, seed, number, fault))
                 if len(tally.findings) >= max_findings:
                     break
             if started + tally.seconds >= until:
@@ -118,11 +118,11 @@ def run(
     return tally
 
 
-def attempt(tried: Input, seen: collections.Counter[str]) -> BaseException | None:
+def run_input(fuzz_input: Input, seen: collections.Counter[str]) -> BaseException | None:
     """Try one input: what came out of it that should not."""
     signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT_S)
     try:
-        TARGETS[tried.target](tried, seen)
+        TARGETS[fuzz_input.target](fuzz_input, seen)
     except (Exception, Finding) as fault:  # noqa: BLE001  # whatever comes is what is looked for
         return fault
     finally:
@@ -149,17 +149,17 @@ def memory_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
-def keep(folder: Path, tried: Input, seed: int, number: int, fault: BaseException) -> Path:
+def save_finding(folder: Path, fuzz_input: Input, seed: int, number: int, fault: BaseException) -> Path:
     """Write a finding to a file of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{tried.target}-{seed}-{number}.json"
+    path = folder / f"{fuzz_input.target}-{seed}-{number}.json"
     kept = {
         "seed": seed,
         "number": number,
-        "target": tried.target,
-        "conversation": tried.conversation,
-        "lot": tried.lot,
-        "reads": [read.hex() for read in tried.reads],
+        "target": fuzz_input.target,
+        "conversation": fuzz_input.conversation,
+        "lot": fuzz_input.random_seed,
+        "reads": [read.hex() for read in fuzz_input.reads],
         "fault": traceback.format_exception(fault),
     }
     path.write_text(json.dumps(kept, indent=1))
@@ -171,4 +171,4 @@ def replay(path: Path) -> BaseException | None:
     kept = json.loads(path.read_text())
     reads = tuple(bytes.fromhex(read) for read in kept["reads"])
     with _alarm():
-        return attempt(Input(kept["target"], reads, kept["lot"], kept["conversation"]), collections.Counter())
+        return run_input(Input(kept["target"], reads, kept["lot"], kept["conversation"]), collections.Counter())

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from tests.fuzz.conversation import LIMITS
-from tests.fuzz.finding import insist
+from tests.fuzz.finding import require
 from twinbus.amqp.composite import from_described
 from twinbus.amqp.decode import decode, skip
 from twinbus.amqp.encode import encode
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     Found = tuple[object, ...] | None
 
 NEXT_FRAME: Final = b"\x00\x00\x00\x30\x02\x00\x00\x00\x00\x53\x14\xc0\x20\x0b"
-PRINTED: Final = 16
+SHOWN_BYTES: Final = 16
 """One value in so many is printed, too."""
 
 
-def read_value(tried: Input, seen: collections.Counter[str]) -> None:
-    (data,) = tried.reads
+def read_value(fuzz_input: Input, seen: collections.Counter[str]) -> None:
+    (data,) = fuzz_input.reads
     end = _end_of(data)
     try:
-        value, stopped = decode(data, 0, LIMITS[tried.lot % len(LIMITS)])
+        value, stopped = decode(data, 0, LIMITS[fuzz_input.random_seed % len(LIMITS)])
     except DecodeError as error:
         seen[f"value refused: {error.condition}"] += 1
         return
     seen["value read"] += 1
-    insist(stopped == end, "skip and decode find the same end")
+    require(stopped == end, "skip and decode find the same end")
     written = encode(value)
     again, _ = decode(written)
-    insist(encode(again) == written, "a value that was written is read as the same")
+    require(encode(again) == written, "a value that was written is read as the same")
     if isinstance(value, Described):
         try:
             from_described(value)
         except DecodeError:
             seen["value is no composite"] += 1
-    if tried.lot % PRINTED == 0:
-        insist(repr(value), "a value can be printed")
+    if fuzz_input.random_seed % SHOWN_BYTES == 0:
+        require(repr(value), "a value can be printed")
 
 
 def _end_of(data: bytes) -> int:
@@ -64,10 +64,10 @@ def _end_of(data: bytes) -> int:
         return -1
 
 
-def read_message(tried: Input, seen: collections.Counter[str]) -> None:
-    (data,) = tried.reads
+def read_message(fuzz_input: Input, seen: collections.Counter[str]) -> None:
+    (data,) = fuzz_input.reads
     try:
-        message = Message(data, LIMITS[tried.lot % len(LIMITS)])
+        message = Message(data, LIMITS[fuzz_input.random_seed % len(LIMITS)])
     except DecodeError:
         seen["message refused"] += 1
         return
@@ -102,19 +102,19 @@ READS: Final[tuple[Callable[[Message], object], ...]] = (
 )
 
 
-def read_both_ways(tried: Input, seen: collections.Counter[str]) -> None:
+def compare_decoders(fuzz_input: Input, seen: collections.Counter[str]) -> None:
     """The fast reading of transfers and dispositions finds what the declared one finds."""
-    (data,) = tried.reads
-    limits = LIMITS[tried.lot % 2]
+    (data,) = fuzz_input.reads
+    limits = LIMITS[fuzz_input.random_seed % 2]
     read = READERS.get(data[:3])
     if read is None:
         seen["transfer became another performative"] += 1
         return
     end = len(data)
-    if tried.lot & PRINTED:
+    if fuzz_input.random_seed & SHOWN_BYTES:
         data += NEXT_FRAME  # it must not make a difference
     fast, declared = read[0](data, end, limits), read[1](data, end, limits)
-    insist(fast == declared, f"fast and declared reading agree: {fast}, {declared}")
+    require(fast == declared, f"fast and declared reading agree: {fast}, {declared}")
     seen["transfer refused" if fast is None else "transfer read"] += 1
 
 

@@ -25,10 +25,10 @@ TRANSFER: Final = 0x14
 _WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 
 
-def end_of(data: bytes, at: int) -> int:
+def value_end(data: bytes, at: int) -> int:
     """The offset behind the value at `at`, which is well formed."""
     if data[at] == 0:
-        return end_of(data, end_of(data, at + 1))
+        return value_end(data, value_end(data, at + 1))
     category = data[at] >> 4
     if category in _WIDTHS:
         return at + 1 + _WIDTHS[category]
@@ -37,7 +37,7 @@ def end_of(data: bytes, at: int) -> int:
     return at + 5 + int.from_bytes(data[at + 1 : at + 5], "big")
 
 
-def fields_of(data: bytes, at: int) -> list[bytes]:
+def split_fields(data: bytes, at: int) -> list[bytes]:
     """The encoded elements of the list at `at`."""
     code = data[at]
     if code == 0x45:
@@ -45,7 +45,7 @@ def fields_of(data: bytes, at: int) -> list[bytes]:
     count, at = (data[at + 2], at + 3) if code == 0xC0 else (int.from_bytes(data[at + 5 : at + 9], "big"), at + 9)
     fields = []
     for _ in range(count):
-        end = end_of(data, at)
+        end = value_end(data, at)
         fields.append(data[at:end])
         at = end
     return fields
@@ -91,9 +91,11 @@ def read_frame(data: bytes) -> Frame:
     at = offset * 4
     if at == len(data):
         return Frame(frame_type, channel, b"", [], b"", 0, data)
-    list_at = end_of(data, at + 1)
-    end = end_of(data, list_at)
-    return Frame(frame_type, channel, data[at:list_at], fields_of(data, list_at), data[end:], data[list_at - 1], data)
+    list_at = value_end(data, at + 1)
+    end = value_end(data, list_at)
+    return Frame(
+        frame_type, channel, data[at:list_at], split_fields(data, list_at), data[end:], data[list_at - 1], data
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Conversation:
 
     name: str
     from_client: bool
-    parts: tuple[bytes | Frame, ...]
+    frames: tuple[bytes | Frame, ...]
     """Protocol headers and frames."""
     links: tuple[LinkName, ...]
     body: int
@@ -123,13 +125,13 @@ class Conversation:
     @property
     def has_sasl(self) -> bool:
         """It starts with the SASL layer."""
-        return self.parts[0] == SASL_HEADER
+        return self.frames[0] == SASL_HEADER
 
     def __repr__(self) -> str:
-        return f"<Conversation {self.name}, {len(self.parts)} parts>"
+        return f"<Conversation {self.name}, {len(self.frames)} parts>"
 
 
-def take_apart(name: str, data: bytes, *, from_client: bool) -> Conversation:
+def parse_conversation(name: str, data: bytes, *, from_client: bool) -> Conversation:
     """A recording as headers and frames."""
     parts: list[bytes | Frame] = []
     at = 0
@@ -161,7 +163,9 @@ def _links_of(parts: list[bytes | Frame]) -> list[LinkName]:
 def conversations() -> tuple[Conversation, ...]:
     """All that is recorded, always in the same order."""
     return tuple(
-        take_apart(path.name.removesuffix(".bin"), path.read_bytes(), from_client=path.name.endswith(".client.bin"))
+        parse_conversation(
+            path.name.removesuffix(".bin"), path.read_bytes(), from_client=path.name.endswith(".client.bin")
+        )
         for path in sorted(FOLDER.glob("*.bin"))
     )
 
@@ -172,7 +176,7 @@ def messages() -> tuple[bytes, ...]:
     found = {
         part.payload
         for conversation in conversations()
-        for part in conversation.parts
+        for part in conversation.frames
         if isinstance(part, Frame) and part.code == TRANSFER and _is_message(part.payload)
     }
     return tuple(sorted(found))
@@ -181,7 +185,7 @@ def messages() -> tuple[bytes, ...]:
 def _is_message(payload: bytes) -> bool:
     at = 0
     while payload[at : at + 2] == b"\x00\x53":
-        at = end_of(payload, at)
+        at = value_end(payload, at)
     return at == len(payload) > 0
 
 
@@ -190,5 +194,5 @@ def write(name: str, sent_by_client: bytes | bytearray, sent_by_server: bytes | 
     FOLDER.mkdir(exist_ok=True)
     for end, data in (("client", bytes(sent_by_client)), ("server", bytes(sent_by_server))):
         if data:
-            take_apart(name, data, from_client=end == "client")  # what cannot be taken apart is of no use
+            parse_conversation(name, data, from_client=end == "client")  # what cannot be taken apart is of no use
             (FOLDER / f"{name}.{end}.bin").write_bytes(data)

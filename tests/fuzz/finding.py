@@ -14,7 +14,7 @@ class Hang(Finding):
     """One input took too long."""
 
 
-def insist(holds: object, rule: str) -> None:
+def require(condition: object, rule: str) -> None:
     """`rule` must hold."""
-    if not holds:
+    if not condition:
         raise Finding(rule)

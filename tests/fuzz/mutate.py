@@ -64,7 +64,7 @@ STATES: Final = (
     b"\x00\x53\x30\x45",
     b"\x00\x53\x1d\xc0\x0b\x03\xa3\x04oops\xa1\x00\xc1\x01\x00",
 )
-OTHERS: Final = (
+OTHER_VALUES: Final = (
     b"\x40",
     b"\x44",
     b"\x45",
@@ -108,22 +108,22 @@ OTHERS: Final = (
     b"\x0f",
     b"",
 )
-VALUES: Final = UINTS + BOOLEANS + TEXTS + BINARIES + STATES + OTHERS
-_ALIKE: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
+VALUES: Final = UINTS + BOOLEANS + TEXTS + BINARIES + STATES + OTHER_VALUES
+_SIMILAR_VALUES: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
     (b"\x43\x52\x70", UINTS),
     (b"\x41\x42\x56", BOOLEANS),
     (b"\xa1\xb1\xa3\xb3", TEXTS),
     (b"\xa0\xb0", BINARIES),
     (b"\x00", STATES),
 )
-ALIKE: Final = {code: values for codes, values in _ALIKE for code in codes}
+SIMILAR_VALUES: Final = {code: values for codes, values in _SIMILAR_VALUES for code in codes}
 """Values of the same type as one that starts with this constructor."""
 
 HEADERS: Final = (b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"AMQP\x02\x01\x00\x00", b"AMQP\x00\x00\x09\x01")
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 CODES: Final = (*range(0x10, 0x19), *range(0x40, 0x45), 0x24, 0x28, 0x70, 0x00, 0xFF)
 LINK_CODES: Final = frozenset(range(0x12, 0x17))
-MOST_PARTS: Final = 24
+MAX_FRAMES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Input:
     target: str
     """Which of `campaign.TARGETS` takes it."""
     reads: tuple[bytes, ...]
-    lot: int
+    random_seed: int
     """What the program at our end draws its decisions from."""
     conversation: str = ""
     """Which recording it was made from; a client attaches the links that are answered there."""
@@ -149,13 +149,13 @@ class Mutator:
             "server": [one for one in every if one.from_client],
             "client": [one for one in every if not one.from_client],
         }
-        self.frames = [part for one in every for part in one.parts if isinstance(part, Frame)]
+        self.frames = [part for one in every for part in one.frames if isinstance(part, Frame)]
         self.link_frames = [frame for frame in self.frames if frame.code in LINK_CODES and not frame.frame_type]
         self.deliveries = [frame for frame in self.link_frames if frame.code in {0x14, 0x15}]
         self.messages = messages()
         self.values = (*VALUES, *(frame.recorded[HEADER_SIZE:] for frame in self.frames if frame.fields))
 
-    def below(self, count: int) -> int:
+    def random_below(self, count: int) -> int:
         """A number from 0 to `count` - 1."""
         return int(self.rng.random() * count)
 
@@ -169,7 +169,7 @@ class Mutator:
 
     def conversation(self, target: str) -> Input:
         """A conversation for our server or our client."""
-        recorded = self.conversations[target][self.below(len(self.conversations[target]))]
+        recorded = self.conversations[target][self.random_below(len(self.conversations[target]))]
         parts = self.changed_parts(recorded)
         data = b"".join([part if isinstance(part, bytes) else part.recorded or part.encode() for part in parts])
         if self.rng.random() < 0.15:
@@ -182,27 +182,27 @@ class Mutator:
 
     def value(self) -> Input:
         """An encoded value, or several."""
-        data = self.values[self.below(len(self.values))]
-        for _ in range(self.below(3)):
-            other = self.values[self.below(len(self.values))]
-            at = self.below(len(data) + 1)
-            data = data[:at] + other + data[at + self.below(2) * len(other) :]
+        data = self.values[self.random_below(len(self.values))]
+        for _ in range(self.random_below(3)):
+            other = self.values[self.random_below(len(self.values))]
+            at = self.random_below(len(data) + 1)
+            data = data[:at] + other + data[at + self.random_below(2) * len(other) :]
         return Input("value", (self.changed_bytes(data),), self.rng.getrandbits(32))
 
     def message(self) -> Input:
         """An encoded message."""
-        data = self.messages[self.below(len(self.messages))]
+        data = self.messages[self.random_below(len(self.messages))]
         if self.rng.random() < 0.3:
-            value = VALUES[self.below(len(VALUES))]
-            at = self.below(len(data) + 1)
-            data = data[:at] + value + data[at + self.below(2) * len(value) :]
+            value = VALUES[self.random_below(len(VALUES))]
+            at = self.random_below(len(data) + 1)
+            data = data[:at] + value + data[at + self.random_below(2) * len(value) :]
         if self.rng.random() < 0.6:
             data = self.changed_bytes(data)
         return Input("message", (data,), self.rng.getrandbits(32))
 
     def transfer(self) -> Input:
         """The body of a transfer or a disposition."""
-        parts: Parts = [self.deliveries[self.below(len(self.deliveries))]]
+        parts: Parts = [self.deliveries[self.random_below(len(self.deliveries))]]
         if self.rng.random() < 0.7:
             self.change_field(parts, 0)
         (part,) = parts
@@ -214,14 +214,14 @@ class Mutator:
     # --- structure ----------------------------------------------------------------------------------------------------
 
     def changed_parts(self, recorded: Conversation) -> Parts:
-        parts: Parts = list(recorded.parts)
-        if len(parts) > MOST_PARTS or self.rng.random() < 0.3:
-            del parts[recorded.body + 1 + self.below(MOST_PARTS) :]
-        for _ in range(1 + self.below(self.below(6) + 1)):
+        parts: Parts = list(recorded.frames)
+        if len(parts) > MAX_FRAMES or self.rng.random() < 0.3:
+            del parts[recorded.body + 1 + self.random_below(MAX_FRAMES) :]
+        for _ in range(1 + self.random_below(self.random_below(6) + 1)):
             # What comes before a session has begun is short and soon explored: most changes are made behind it.
             start = recorded.body if len(parts) > recorded.body and self.rng.random() < 0.9 else 0
-            change = CHANGES[self.below(len(CHANGES))]
-            change(self, parts, start + self.below(len(parts) - start))
+            change = MUTATIONS[self.random_below(len(MUTATIONS))]
+            change(self, parts, start + self.random_below(len(parts) - start))
             if not parts:
                 break
         return parts
@@ -230,19 +230,19 @@ class Mutator:
         frame = self.changeable(parts, at)
         if frame is None or not frame.fields:
             return
-        index = self.below(len(frame.fields))
+        index = self.random_below(len(frame.fields))
         old = frame.fields[index]
-        alike = ALIKE.get(old[0], VALUES) if old and self.rng.random() < 0.7 else VALUES
-        frame.fields[index] = alike[self.below(len(alike))]
+        alike = SIMILAR_VALUES.get(old[0], VALUES) if old and self.rng.random() < 0.7 else VALUES
+        frame.fields[index] = alike[self.random_below(len(alike))]
 
-    def nudge_number(self, parts: Parts, at: int) -> None:
+    def change_number(self, parts: Parts, at: int) -> None:
         frame = self.changeable(parts, at)
         if frame is None:
             return
         numbers = [index for index, field in enumerate(frame.fields) if field[:1] in {b"\x43", b"\x52", b"\x70"}]
         if numbers:
-            index = numbers[self.below(len(numbers))]
-            number = int.from_bytes(frame.fields[index][1:], "big") + self.below(5) - 2
+            index = numbers[self.random_below(len(numbers))]
+            number = int.from_bytes(frame.fields[index][1:], "big") + self.random_below(5) - 2
             frame.fields[index] = b"\x70" + struct.pack(">I", number & 0xFFFFFFFF)
 
     def change_shape(self, parts: Parts, at: int) -> None:
@@ -251,73 +251,75 @@ class Mutator:
         if frame is None or not frame.fields:
             return
         if self.rng.random() < 0.7:
-            del frame.fields[self.below(len(frame.fields)) :]
+            del frame.fields[self.random_below(len(frame.fields)) :]
         else:
-            frame.fields.insert(self.below(len(frame.fields) + 1), VALUES[self.below(len(VALUES))])
+            frame.fields.insert(self.random_below(len(frame.fields) + 1), VALUES[self.random_below(len(VALUES))])
 
     def change_frame(self, parts: Parts, at: int) -> None:
         """Another channel, another descriptor, another type."""
         frame = self.changeable(parts, at)
         if frame is None:
             return
-        choice = self.below(8)
+        choice = self.random_below(8)
         if choice < 4:
-            frame.channel = self.below(3) if choice else NUMBERS[self.below(len(NUMBERS))] & 0xFFFF
+            frame.channel = self.random_below(3) if choice else NUMBERS[self.random_below(len(NUMBERS))] & 0xFFFF
         elif choice < 7:
-            frame.descriptor = b"\x00\x53" + bytes((CODES[self.below(len(CODES))],))
+            frame.descriptor = b"\x00\x53" + bytes((CODES[self.random_below(len(CODES))],))
         else:
-            frame.frame_type = self.below(3)
+            frame.frame_type = self.random_below(3)
 
     def change_payload(self, parts: Parts, at: int) -> None:
         frame = self.changeable(parts, at)
         if frame is None:
             return
-        choice = self.below(3)
+        choice = self.random_below(3)
         if choice == 0:
-            frame.payload = frame.payload[: self.below(len(frame.payload) + 1)]
+            frame.payload = frame.payload[: self.random_below(len(frame.payload) + 1)]
         elif choice == 1:
-            frame.payload += bytes(NUMBERS[self.below(10)])
+            frame.payload += bytes(NUMBERS[self.random_below(10)])
         else:
             frame.payload = self.changed_bytes(frame.payload)
 
-    def leave_out(self, parts: Parts, at: int) -> None:
+    def remove_frame(self, parts: Parts, at: int) -> None:
         del parts[at]
 
-    def say_again(self, parts: Parts, at: int) -> None:
-        parts.insert(at + self.below(len(parts) - at), parts[at])
+    def repeat_frame(self, parts: Parts, at: int) -> None:
+        parts.insert(at + self.random_below(len(parts) - at), parts[at])
 
-    def say_often(self, parts: Parts, at: int) -> None:
-        parts[at:at] = [parts[at]] * (2 + self.below(12))
+    def repeat_frame_often(self, parts: Parts, at: int) -> None:
+        parts[at:at] = [parts[at]] * (2 + self.random_below(12))
 
     def swap(self, parts: Parts, at: int) -> None:
-        other = at + self.below(len(parts) - at)
+        other = at + self.random_below(len(parts) - at)
         parts[at], parts[other] = parts[other], parts[at]
 
     def splice(self, parts: Parts, at: int) -> None:
         """A frame of any conversation."""
         frames = self.frames if self.rng.random() < 0.1 else self.link_frames
-        parts.insert(at, frames[self.below(len(frames))])
+        parts.insert(at, frames[self.random_below(len(frames))])
 
     def splice_run(self, parts: Parts, at: int) -> None:
-        start = self.below(len(self.link_frames))
-        parts[at:at] = self.link_frames[start : start + 2 + self.below(4)]
+        start = self.random_below(len(self.link_frames))
+        parts[at:at] = self.link_frames[start : start + 2 + self.random_below(4)]
 
-    def interject(self, parts: Parts, at: int) -> None:
+    def insert_frame(self, parts: Parts, at: int) -> None:
         """Something that is no performative."""
-        parts.insert(at, HEARTBEAT if self.rng.random() < 0.6 else HEADERS[self.below(len(HEADERS))])
+        parts.insert(at, HEARTBEAT if self.rng.random() < 0.6 else HEADERS[self.random_below(len(HEADERS))])
 
     def break_frame(self, parts: Parts, at: int) -> None:
         """Another size, another data offset, some other bytes."""
         part = parts[at]
         data = part if isinstance(part, bytes) else part.recorded or part.encode()
-        choice = self.below(4)
+        choice = self.random_below(4)
         if choice == 0 and len(data) >= HEADER_SIZE:
             size, offset, frame_type, channel = FRAME_HEADER.unpack_from(data)
-            size = NUMBERS[self.below(len(NUMBERS))] if self.rng.random() < 0.4 else size + self.below(9) - 4
+            size = (
+                NUMBERS[self.random_below(len(NUMBERS))] if self.rng.random() < 0.4 else size + self.random_below(9) - 4
+            )
             parts[at] = FRAME_HEADER.pack(size & 0xFFFFFFFF, offset, frame_type, channel) + data[HEADER_SIZE:]
         elif choice == 1 and len(data) >= HEADER_SIZE:
             size, _, frame_type, channel = FRAME_HEADER.unpack_from(data)
-            offset = self.below(8)
+            offset = self.random_below(8)
             extended = bytes(max(0, offset * 4 - HEADER_SIZE))
             size = (size + len(extended)) & 0xFFFFFFFF
             parts[at] = FRAME_HEADER.pack(size, offset, frame_type, channel) + extended + data[HEADER_SIZE:]
@@ -337,24 +339,24 @@ class Mutator:
 
     def changed_bytes(self, data: bytes) -> bytes:
         out = bytearray(data)
-        for _ in range(1 + self.below(3)):
-            at = self.below(len(out) + 1)
-            choice = self.below(7)
+        for _ in range(1 + self.random_below(3)):
+            at = self.random_below(len(out) + 1)
+            choice = self.random_below(7)
             if choice == 0 and at < len(out):
-                out[at] ^= 1 << self.below(8)
+                out[at] ^= 1 << self.random_below(8)
             elif choice == 1 and at < len(out):
-                out[at] = self.below(256)
+                out[at] = self.random_below(256)
             elif choice == 2:
-                del out[at : at + 1 + self.below(8)]
+                del out[at : at + 1 + self.random_below(8)]
             elif choice == 3:
-                out[at:at] = VALUES[self.below(len(VALUES))]
+                out[at:at] = VALUES[self.random_below(len(VALUES))]
             elif choice == 4:
                 del out[at:]
             elif choice == 5:
-                out[at : at + 4] = struct.pack(">I", NUMBERS[self.below(len(NUMBERS))])
+                out[at : at + 4] = struct.pack(">I", NUMBERS[self.random_below(len(NUMBERS))])
             else:
-                start = self.below(len(out) + 1)
-                out[at:at] = out[start : start + 1 + self.below(16)]
+                start = self.random_below(len(out) + 1)
+                out[at:at] = out[start : start + 1 + self.random_below(16)]
         return bytes(out)
 
     # --- reads --------------------------------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ class Mutator:
         if choice < 0.3:
             return (data,)
         if choice < 0.5:
-            cuts = sorted({0, *(self.below(len(data) + 1) for _ in range(1 + self.below(4))), len(data)})
+            cuts = sorted({0, *(self.random_below(len(data) + 1) for _ in range(1 + self.random_below(4))), len(data)})
         elif choice < 0.97 or len(data) > 400:
             cuts = [0]
             for part in parts:
@@ -386,18 +388,18 @@ def _split_at(reads: tuple[bytes, ...], at: int) -> Iterator[bytes]:
         at -= len(read)
 
 
-CHANGES: Final[tuple[Callable[[Mutator, Parts, int], None], ...]] = (
+MUTATIONS: Final[tuple[Callable[[Mutator, Parts, int], None], ...]] = (
     *[Mutator.change_field] * 8,
-    *[Mutator.nudge_number] * 4,
+    *[Mutator.change_number] * 4,
     *[Mutator.change_shape] * 2,
     *[Mutator.change_frame] * 2,
     *[Mutator.change_payload] * 2,
-    *[Mutator.leave_out] * 2,
-    *[Mutator.say_again] * 2,
-    Mutator.say_often,
+    *[Mutator.remove_frame] * 2,
+    *[Mutator.repeat_frame] * 2,
+    Mutator.repeat_frame_often,
     *[Mutator.swap] * 2,
     *[Mutator.splice] * 3,
     *[Mutator.splice_run] * 2,
-    Mutator.interject,
+    Mutator.insert_frame,
     *[Mutator.break_frame] * 2,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.fuzz.finding import insist
+from tests.fuzz.finding import require
 from twinbus.amqp.errors import DETACH_FORCED, NOT_FOUND, FrameTooLarge, LocalError
 from twinbus.amqp.events import (
     AttachConfirmed,
@@ -75,7 +75,7 @@ PAYLOADS: Final = (b"", b"\x00\x53\x75\xa0\x05hello", b"\x00\x53\x77\xa1\x01x", 
 CREDITS: Final = (0, 1, 2, 10, 1000, 2**32 - 1)
 
 
-class Program:
+class RandomProgram:
     """What uses the engine."""
 
     def __init__(
@@ -96,10 +96,10 @@ class Program:
         self.is_over = False
         self.unsettled: list[IncomingDelivery] = []
         self.sent: list[OutgoingDelivery] = []
-        self.postponed: list[Callable[[], None]] = []
+        self.postponed_answers: list[Callable[[], None]] = []
         """Answers that are given later."""
 
-    def below(self, count: int) -> int:
+    def random_below(self, count: int) -> int:
         return int(self.rng.random() * count)
 
     def start(self) -> None:
@@ -122,9 +122,13 @@ class Program:
             return
         try:
             if is_sender:
-                link: Link = session.attach_sender(name, target=Target(address="queue"), rcv_settle_mode=self.below(2))
+                link: Link = session.attach_sender(
+                    name, target=Target(address="queue"), rcv_settle_mode=self.random_below(2)
+                )
             else:
-                link = session.attach_receiver(name, source=Source(address="queue"), snd_settle_mode=self.below(3))
+                link = session.attach_receiver(
+                    name, source=Source(address="queue"), snd_settle_mode=self.random_below(3)
+                )
         except LocalError:  # the peer allows no more handles, or frames too small for it
             return
         self.links.add(link)
@@ -133,34 +137,34 @@ class Program:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def take(self, events: list[Event]) -> None:
+    def handle_events(self, events: list[Event]) -> None:
         """Note and answer what happened."""
         for event in events:
             kind = type(event)
             self.seen[kind.__name__] += 1
-            insist(not self.is_over, "nothing is told after the last event")
-            ANSWERS[kind](self, event)
+            require(not self.is_over, "nothing is told after the last event")
+            EVENT_HANDLERS[kind](self, event)
 
-    def know(self, link: Link) -> None:
-        insist(link in self.links, "nothing is told of a link before it is announced or after it is over")
+    def track_link(self, link: Link) -> None:
+        require(link in self.links, "nothing is told of a link before it is announced or after it is over")
 
     def on_closed(self, event: ConnectionClosed) -> None:
         self.seen[f"closed by {'the peer' if event.by_peer else 'us'}: {condition_of(event)}"] += 1
-        insist(not self.links, "every link is told to be over before its connection is")
-        insist(not self.sessions, "every session is told to be over before its connection is")
+        require(not self.links, "every link is told to be over before its connection is")
+        require(not self.sessions, "every session is told to be over before its connection is")
         self.is_over = True
 
     def on_sasl_failed(self, _event: SaslFailed) -> None:
-        insist(self.connection.is_finished, "a connection is finished when its SASL exchange has failed")
+        require(self.connection.is_finished, "a connection is finished when its SASL exchange has failed")
 
     def on_sasl(self, event: SaslInitReceived | SaslResponseReceived) -> None:
         if self.rng.random() < 0.2:
-            self.postponed.append(lambda: self.answer_sasl(event))
+            self.postponed_answers.append(lambda: self.answer_sasl(event))
         else:
             self.answer_sasl(event)
 
     def answer_sasl(self, event: SaslInitReceived | SaslResponseReceived) -> None:
-        choice = self.below(20)
+        choice = self.random_below(20)
         if choice < 17:
             self.connection.send_sasl_outcome()
         elif choice < 19:
@@ -180,23 +184,23 @@ class Program:
             self.attach_answered()
 
     def on_begun(self, event: SessionBegun) -> None:
-        insist(event.session not in self.sessions, "a session begins once")
+        require(event.session not in self.sessions, "a session begins once")
         self.sessions.add(event.session)
         if self.rng.random() < 0.1 and self.can_send(event.session):
             self.attach(event.session, "ours", is_sender=self.rng.random() < 0.5)
 
     def on_ended(self, event: SessionEnded) -> None:
         self.sessions.discard(event.session)
-        insist(
+        require(
             all(link.session is not event.session for link in self.links),
             "every link is told to be over before its session is",
         )
 
     def on_attach(self, event: AttachRequested) -> None:
-        insist(event.link not in self.links, "a link is announced once")
+        require(event.link not in self.links, "a link is announced once")
         self.links.add(event.link)
         if self.rng.random() < 0.1:
-            self.postponed.append(lambda: self.answer_attach(event.link))
+            self.postponed_answers.append(lambda: self.answer_attach(event.link))
         else:
             self.answer_attach(event.link)
 
@@ -209,33 +213,33 @@ class Program:
             self.grant(link)
 
     def grant(self, link: Receiver) -> None:
-        amount = CREDITS[self.below(len(CREDITS))]
-        choice = self.below(4)
+        amount = CREDITS[self.random_below(len(CREDITS))]
+        choice = self.random_below(4)
         if choice < 2:
             link.keep_credit(amount)
         else:
             link.grant(amount, drain=choice == 2, echo=self.rng.random() < 0.5)
 
     def on_confirmed(self, event: AttachConfirmed) -> None:
-        self.know(event.link)
+        self.track_link(event.link)
 
     def on_detached(self, event: LinkDetached) -> None:
-        self.know(event.link)
+        self.track_link(event.link)
         self.links.remove(event.link)
-        insist(not event.link.unsettled_count, "nothing is unsettled on a link that is over")
+        require(not event.link.unsettled_count, "nothing is unsettled on a link that is over")
 
     def on_credit(self, event: CreditGranted) -> None:
-        self.know(event.link)
+        self.track_link(event.link)
         self.pump(event.link)
 
     def pump(self, link: Sender) -> None:
         is_hasty = link.is_attached and self.rng.random() < 0.2  # sends though it has to wait for the peer's window
-        for _ in range(min(link.credit if is_hasty else link.sendable, self.below(4))):
-            payload = PAYLOADS[self.below(len(PAYLOADS))]
-            choice = self.below(8)
+        for _ in range(min(link.credit if is_hasty else link.sendable, self.random_below(4))):
+            payload = PAYLOADS[self.random_below(len(PAYLOADS))]
+            choice = self.random_below(8)
             settled = None if choice < 5 else choice == 5
             try:
-                delivery = link.send(payload, settled=settled, state=STATES[self.below(len(STATES))])
+                delivery = link.send(payload, settled=settled, state=STATES[self.random_below(len(STATES))])
             except FrameTooLarge:  # the state alone is larger than the frames the peer takes
                 continue
             if choice < 2:
@@ -247,9 +251,9 @@ class Program:
             link.drained()
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        self.know(event.link)
-        insist(event.deliveries, "an event of deliveries has some")
-        choice = self.below(6)
+        self.track_link(event.link)
+        require(event.deliveries, "an event of deliveries has some")
+        choice = self.random_below(6)
         if choice == 0:
             self.unsettled += event.deliveries
         else:
@@ -257,44 +261,44 @@ class Program:
 
     def settle(self, link: Receiver, deliveries: list[IncomingDelivery], *, settled: bool) -> None:
         try:
-            link.settle(deliveries, OUTCOMES[self.below(len(OUTCOMES))], settled=settled)
+            link.settle(deliveries, OUTCOMES[self.random_below(len(OUTCOMES))], settled=settled)
         except FrameTooLarge:  # the outcome is larger than the frames the peer takes
             link.settle(deliveries, RELEASED, settled=settled)
 
     def on_rejected(self, event: DeliveryRejected) -> None:
-        self.know(event.link)
+        self.track_link(event.link)
 
     def on_drained(self, event: Drained) -> None:
-        self.know(event.link)
+        self.track_link(event.link)
         if self.rng.random() < 0.3:
             self.grant(event.link)
 
     def on_sends(self, event: SendsUpdated) -> None:
         for delivery in event.deliveries:
-            self.know(delivery.link)
-            insist(delivery.settled or not event.settled, "a delivery is settled when it is told to be")
+            self.track_link(delivery.link)
+            require(delivery.settled or not event.settled, "a delivery is settled when it is told to be")
         if not event.settled:
             event.link.settle(event.deliveries, ACCEPTED)
 
     def on_receipts(self, event: ReceiptsUpdated) -> None:
         for delivery in event.deliveries:
-            self.know(delivery.link)
+            self.track_link(delivery.link)
 
     # --- of its own accord --------------------------------------------------------------------------------------------
 
     def can_send(self, session: Session) -> bool:
         return session.local_state is SessionState.MAPPED and self.connection.local_state is ConnectionState.OPEN
 
-    def act(self) -> None:
+    def act_randomly(self) -> None:
         """Between two reads: what was put off, and now and then something new."""
-        if self.postponed and self.rng.random() < 0.5:
-            self.postponed.pop(0)()
+        if self.postponed_answers and self.rng.random() < 0.5:
+            self.postponed_answers.pop(0)()
         if self.rng.random() < 0.7 or self.connection.is_finished:
             return
         if self.unsettled and self.rng.random() < 0.5:
-            late = self.unsettled.pop(self.below(len(self.unsettled)))
+            late = self.unsettled.pop(self.random_below(len(self.unsettled)))
             self.settle(late.link, [late], settled=self.rng.random() < 0.7)
-        choice = self.below(40)
+        choice = self.random_below(40)
         if choice < 20:
             self.act_on_link(choice)
         elif choice < 22 and self.connection.local_state is ConnectionState.OPEN:
@@ -306,7 +310,7 @@ class Program:
 
     def answer_late(self) -> None:
         """After the end, what was put off until then: it must not matter any more."""
-        for postponed in self.postponed:
+        for postponed in self.postponed_answers:
             postponed()
         for late in self.unsettled:
             late.link.settle([late])
@@ -336,22 +340,22 @@ def condition_of(event: ConnectionClosed) -> str:
     return "with an error" if event.by_peer else event.error.condition
 
 
-ANSWERS: Final[dict[type[Event], Callable[[Program, Any], None]]] = {
-    AttachConfirmed: Program.on_confirmed,
-    AttachRequested: Program.on_attach,
-    ConnectionClosed: Program.on_closed,
-    ConnectionOpened: Program.on_opened,
-    CreditGranted: Program.on_credit,
-    DeliveriesReceived: Program.on_deliveries,
-    DeliveryRejected: Program.on_rejected,
-    Drained: Program.on_drained,
-    LinkDetached: Program.on_detached,
-    ReceiptsUpdated: Program.on_receipts,
-    SaslChallengeReceived: Program.on_challenge,
-    SaslFailed: Program.on_sasl_failed,
-    SaslInitReceived: Program.on_sasl,
-    SaslResponseReceived: Program.on_sasl,
-    SendsUpdated: Program.on_sends,
-    SessionBegun: Program.on_begun,
-    SessionEnded: Program.on_ended,
+EVENT_HANDLERS: Final[dict[type[Event], Callable[[RandomProgram, Any], None]]] = {
+    AttachConfirmed: RandomProgram.on_confirmed,
+    AttachRequested: RandomProgram.on_attach,
+    ConnectionClosed: RandomProgram.on_closed,
+    ConnectionOpened: RandomProgram.on_opened,
+    CreditGranted: RandomProgram.on_credit,
+    DeliveriesReceived: RandomProgram.on_deliveries,
+    DeliveryRejected: RandomProgram.on_rejected,
+    Drained: RandomProgram.on_drained,
+    LinkDetached: RandomProgram.on_detached,
+    ReceiptsUpdated: RandomProgram.on_receipts,
+    SaslChallengeReceived: RandomProgram.on_challenge,
+    SaslFailed: RandomProgram.on_sasl_failed,
+    SaslInitReceived: RandomProgram.on_sasl,
+    SaslResponseReceived: RandomProgram.on_sasl,
+    SendsUpdated: RandomProgram.on_sends,
+    SessionBegun: RandomProgram.on_begun,
+    SessionEnded: RandomProgram.on_ended,
 }

@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.events import Event
 
-PATIENCE_S = 10
+TIMEOUT_S = 10
 SMALL_FRAMES = 512
 SETTINGS = Settings(container_id="recorded", limits=Limits(enforce_credit=False))
 
 
-class Tap:
+class RecordingProxy:
     """Stands between a client and a server for one connection, and keeps what each of them sent."""
 
     def __init__(self, server_port: int) -> None:
@@ -63,22 +63,22 @@ class Tap:
         self._server_port = server_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self._thread = threading.Thread(target=self._forward, daemon=True)
         self._thread.start()
 
-    def _carry(self) -> None:
+    def _forward(self) -> None:
         client, _ = self._listener.accept()
         server = socket.create_connection(("127.0.0.1", self._server_port))
         back = threading.Thread(target=_copy, args=(server, client, self.sent_by_server), daemon=True)
         back.start()
         _copy(client, server, self.sent_by_client)
-        back.join(PATIENCE_S)
+        back.join(TIMEOUT_S)
         client.close()
         server.close()
 
-    def finish(self, name: str) -> None:
+    def save(self, name: str) -> None:
         """The conversation is over: keep it as `name`."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._listener.close()
         machine = f"anonymous@{socket.gethostname()}".encode()  # proton shows it
         write(name, self.sent_by_client.replace(machine, machine[:10].ljust(len(machine), b"x")), self.sent_by_server)
@@ -140,7 +140,7 @@ class ProtonServer(MessagingHandler):
             link.drained()
 
 
-class OurServer:
+class TwinbusServer:
     """A queue for every address, on our engine, with what the Azure SDK needs of $cbs and proton of a coordinator."""
 
     def __init__(self, peer: Peer) -> None:
@@ -155,10 +155,10 @@ class OurServer:
         if isinstance(event, SaslInitReceived):
             self.connection.send_sasl_outcome()
         elif isinstance(event, AttachRequested):
-            self.let_in(event)
+            self.accept_link(event)
         elif isinstance(event, DeliveriesReceived):
             for delivery in event.deliveries:
-                self.take(event.link, delivery)
+                self.accept_delivery(event.link, delivery)
         elif isinstance(event, CreditGranted):
             self.pump(event.link)
         elif isinstance(event, SendsUpdated) and not event.settled:
@@ -166,7 +166,7 @@ class OurServer:
             is_rejected = isinstance(event.state, Rejected)  # the SDK wants it back without its error
             event.link.settle(event.deliveries, Rejected() if is_rejected else event.state)
 
-    def let_in(self, event: AttachRequested) -> None:
+    def accept_link(self, event: AttachRequested) -> None:
         link, attach = event.link, event.attach
         link.accept()
         if isinstance(link, Receiver):
@@ -178,7 +178,7 @@ class OurServer:
             if str(link.context).endswith("filled"):
                 self.queues[link.context].extend(build(body=value(f"message {number}")) for number in range(3))
 
-    def take(self, link: Receiver, delivery: IncomingDelivery) -> None:
+    def accept_delivery(self, link: Receiver, delivery: IncomingDelivery) -> None:
         message = Message(delivery.payload)
         if isinstance(message.value, Declare):
             link.settle([delivery], Declared(txn_id=b"transaction-1"))
@@ -205,22 +205,22 @@ class OurServer:
 def serve_proton() -> int:
     server = ProtonServer()
     threading.Thread(target=Container(server).run, daemon=True).start()
-    server.is_listening.wait(PATIENCE_S)
+    server.is_listening.wait(TIMEOUT_S)
     return server.port
 
 
-def serve_ours() -> int:
+def serve_twinbus() -> int:
     port: list[int] = []
     is_listening = threading.Event()
 
     async def serve() -> None:
-        listener = await listen(OurServer, lambda now: Connection.server(SETTINGS, now=now))
+        listener = await listen(TwinbusServer, lambda now: Connection.server(SETTINGS, now=now))
         port.append(listener.port)
         is_listening.set()
         await asyncio.Event().wait()
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
-    is_listening.wait(PATIENCE_S)
+    is_listening.wait(TIMEOUT_S)
     return port[0]
 
 
@@ -228,7 +228,7 @@ def serve_ours() -> int:
 
 
 def connect(port: int, **options: Any) -> Any:
-    return BlockingConnection(f"127.0.0.1:{port}", timeout=PATIENCE_S, **options)
+    return BlockingConnection(f"127.0.0.1:{port}", timeout=TIMEOUT_S, **options)
 
 
 def proton_sends(port: int) -> None:
@@ -372,16 +372,16 @@ def azure_receives(port: int) -> None:
 
 
 def record(name: str, server_port: int, converse: Callable[[int], None]) -> None:
-    tap = Tap(server_port)
+    tap = RecordingProxy(server_port)
     converse(tap.port)
-    tap.finish(name)
+    tap.save(name)
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.bin"):
         old.unlink()
-    proton, ours = serve_proton(), serve_ours()
+    proton, ours = serve_proton(), serve_twinbus()
     record("proton-sends", proton, proton_sends)
     record("proton-sends-settled", proton, proton_sends_settled)
     record("proton-receives", proton, proton_receives)

@@ -49,7 +49,7 @@ VALUE_MESSAGE: Final = value({"a": [1, 2.5, "x"], "b": Array(Symbol, [Symbol("p"
 TXN: Final = b"\x00\x00\x00\x01"
 
 
-def said(*steps: Said, sasl: tuple[Composite, ...] = ()) -> bytes:
+def encode_conversation(*steps: Said, sasl: tuple[Composite, ...] = ()) -> bytes:
     """The bytes of one end: its SASL layer if any, its header, and its frames, on channel 0 where not told."""
     out = [SASL_HEADER, *(frame(0, step.encode(), SASL_FRAME) for step in sasl)] if sasl else []
     out.append(AMQP_HEADER)
@@ -97,7 +97,7 @@ def transfer(handle: int, number: int, payload: bytes = MESSAGE, **fields: Any) 
     return 0, Transfer(handle=handle, **{**defaults, "message_format": 0, "settled": False, **fields}), payload
 
 
-def piece(handle: int, payload: bytes, **fields: Any) -> tuple[int, Transfer, bytes]:
+def partial_transfer(handle: int, payload: bytes, **fields: Any) -> tuple[int, Transfer, bytes]:
     return 0, Transfer(handle=handle, **fields), payload
 
 
@@ -107,39 +107,44 @@ def disposition(role: bool, first: int, last: int | None = None, **fields: Any) 
 
 ERROR: Final = Error(condition=DETACH_FORCED, description="enough", info={"tracking": "7"})
 IN_TRANSACTION: Final = TransactionalState(txn_id=TXN, outcome=ACCEPTED)
-GOODBYE: Final = (Detach(handle=0, closed=True), End(), Close())
-START: Final = (open_(), begin())
-ANSWERED: Final = (open_(), begin(0))
+CLOSING_FRAMES: Final = (Detach(handle=0, closed=True), End(), Close())
+OPENING_FRAMES: Final = (open_(), begin())
+SERVER_OPENING_FRAMES: Final = (open_(), begin(0))
 ANONYMOUS: Final = (SaslInit(mechanism="ANONYMOUS", initial_response=b"peer", hostname="contoso"),)
-WELCOME: Final = (SaslMechanisms(sasl_server_mechanisms=("ANONYMOUS", "PLAIN")), SaslOutcome(outcome=0))
+SASL_SERVER_FRAMES: Final = (SaslMechanisms(sasl_server_mechanisms=("ANONYMOUS", "PLAIN")), SaslOutcome(outcome=0))
 
 CLIENTS: Final[dict[str, bytes]] = {
-    "sends": said(
-        *START, attach("s0", 0, SENDER), transfer(0, 0), transfer(0, 1, RICH_MESSAGE), transfer(0, 2), *GOODBYE
+    "sends": encode_conversation(
+        *OPENING_FRAMES,
+        attach("s0", 0, SENDER),
+        transfer(0, 0),
+        transfer(0, 1, RICH_MESSAGE),
+        transfer(0, 2),
+        *CLOSING_FRAMES,
     ),
-    "sends-settled": said(
-        *START,
+    "sends-settled": encode_conversation(
+        *OPENING_FRAMES,
         attach("s0", 0, SENDER, snd_settle_mode=1),
         *(transfer(0, number, VALUE_MESSAGE, settled=True) for number in range(6)),
         HEARTBEAT,
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "sends-in-pieces": said(
-        *START,
+    "sends-in-pieces": encode_conversation(
+        *OPENING_FRAMES,
         attach("s0", 0, SENDER),
         transfer(0, 0, RICH_MESSAGE[:60], more=True),
-        piece(0, RICH_MESSAGE[60:120], more=True),
-        piece(0, RICH_MESSAGE[120:], delivery_id=0, settled=True),
+        partial_transfer(0, RICH_MESSAGE[60:120], more=True),
+        partial_transfer(0, RICH_MESSAGE[120:], delivery_id=0, settled=True),
         transfer(0, 1, b"x" * 40, more=True),
-        piece(0, b"", aborted=True),
+        partial_transfer(0, b"", aborted=True),
         transfer(0, 2, b"", aborted=True, settled=True),
         transfer(0, 3, b"", more=True),
-        piece(0, b"", more=True),
-        piece(0, MESSAGE),
-        *GOODBYE,
+        partial_transfer(0, b"", more=True),
+        partial_transfer(0, MESSAGE),
+        *CLOSING_FRAMES,
     ),
-    "receives": said(
-        *START,
+    "receives": encode_conversation(
+        *OPENING_FRAMES,
         attach("r0", 0, RECEIVER),
         credit(0, 10),
         disposition(RECEIVER, 0, 2),
@@ -149,19 +154,19 @@ CLIENTS: Final[dict[str, bytes]] = {
         credit(0, 5, drain=True),
         flow(echo=True),
         credit(0, 0, echo=True, available=3, properties={"p": 1}),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "receives-twice-settled": said(
-        *START,
+    "receives-twice-settled": encode_conversation(
+        *OPENING_FRAMES,
         attach("r0", 0, RECEIVER, rcv_settle_mode=1),
         credit(0, 4),
         disposition(RECEIVER, 0, 3, settled=False),
         disposition(RECEIVER, 0, 3, settled=True),
         disposition(RECEIVER, 0, 2**31 - 1, settled=False, state=None),
         credit(0, 2**32 - 1),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "window-opens-and-closes": said(
+    "window-opens-and-closes": encode_conversation(
         open_(max_frame_size=512),
         begin(incoming_window=0),
         attach("r0", 0, RECEIVER),
@@ -172,10 +177,10 @@ CLIENTS: Final[dict[str, bytes]] = {
         flow(incoming_window=3, next_incoming_id=1),
         disposition(RECEIVER, 0, 20),
         flow(incoming_window=2**31, next_incoming_id=2),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "transactions": said(
-        *START,
+    "transactions": encode_conversation(
+        *OPENING_FRAMES,
         attach("c", 0, SENDER, target=Coordinator(capabilities=("amqp:local-transactions",))),
         transfer(0, 0, value(Declare())),
         attach("s0", 1, SENDER),
@@ -184,20 +189,20 @@ CLIENTS: Final[dict[str, bytes]] = {
         credit(2, 3),
         disposition(RECEIVER, 0, 1, state=IN_TRANSACTION),
         transfer(0, 2, value(Discharge(txn_id=TXN, fail=False))),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "resumes": said(
-        *START,
+    "resumes": encode_conversation(
+        *OPENING_FRAMES,
         attach("s0", 0, SENDER, unsettled={b"\x00\x00\x00\x00": Described(ULong(0x23), [UInt(0), ULong(8)])}),
         transfer(0, 0, resume=True, state=Received(section_number=0, section_offset=8)),
         transfer(0, 1, resume=True, state=ACCEPTED, settled=True, aborted=True),
         Detach(handle=0, closed=False),
         attach("s0", 0, SENDER, incomplete_unsettled=True),
         transfer(0, 2),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "steals": said(
-        *START,
+    "steals": encode_conversation(
+        *OPENING_FRAMES,
         attach("s0", 0, SENDER),
         transfer(0, 0),
         attach("s0", 1, SENDER),
@@ -209,7 +214,7 @@ CLIENTS: Final[dict[str, bytes]] = {
         End(error=ERROR),
         Close(error=ERROR),
     ),
-    "many": said(
+    "many": encode_conversation(
         open_(channel_max=65_535, idle_time_out=1000),
         *((channel, begin()) for channel in range(3)),
         *((channel, attach(f"s{handle}", handle, SENDER)) for channel in range(3) for handle in range(2)),
@@ -221,24 +226,24 @@ CLIENTS: Final[dict[str, bytes]] = {
         (2, End()),
         Close(),
     ),
-    "narrow": said(
+    "narrow": encode_conversation(
         open_(max_frame_size=512, channel_max=0, idle_time_out=1),
         begin(handle_max=0, incoming_window=1),
         attach("r0", 0, RECEIVER, source=Source(address="a" * 100, filter={"f": Described(Symbol("f:s"), "x" * 80)})),
         credit(0, 2),
         attach("s0", 65_535, SENDER, max_message_size=1),
         begin(),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "half-messages": said(
-        *START,
+    "half-messages": encode_conversation(
+        *OPENING_FRAMES,
         *(attach(f"s{handle}", handle, SENDER) for handle in range(3)),
         *(transfer(handle, handle, b"x" * 140, more=True) for handle in range(3)),
-        *(piece(handle, b"x" * 140, more=True) for handle in range(3)),
-        *(piece(handle, b"x" * 140) for handle in range(3)),
-        *GOODBYE,
+        *(partial_transfer(handle, b"x" * 140, more=True) for handle in range(3)),
+        *(partial_transfer(handle, b"x" * 140) for handle in range(3)),
+        *CLOSING_FRAMES,
     ),
-    "too-long-to-answer": said(
+    "too-long-to-answer": encode_conversation(
         open_(max_frame_size=512),
         begin(),
         attach("r0", 0, RECEIVER, source=Source(address="a" * 430)),
@@ -247,22 +252,31 @@ CLIENTS: Final[dict[str, bytes]] = {
         credit(1, 5),
         attach("n" * 425, 2, SENDER),
         attach("n" * 450, 3, SENDER),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "refuses-a-begin": said(*START, (1, begin(0)), *GOODBYE),
-    "without-goodbye": said(*START, attach("s0", 0, SENDER), transfer(0, 0, more=True)),
-    "in-one-breath": said(
-        *START, attach("r0", 0, RECEIVER), Detach(handle=0, closed=True), attach("r0", 1, RECEIVER), End(), Close()
+    "refuses-a-begin": encode_conversation(*OPENING_FRAMES, (1, begin(0)), *CLOSING_FRAMES),
+    "without-goodbye": encode_conversation(*OPENING_FRAMES, attach("s0", 0, SENDER), transfer(0, 0, more=True)),
+    "in-one-breath": encode_conversation(
+        *OPENING_FRAMES,
+        attach("r0", 0, RECEIVER),
+        Detach(handle=0, closed=True),
+        attach("r0", 1, RECEIVER),
+        End(),
+        Close(),
     ),
-    "anonymous": said(*START, attach("s0", 0, SENDER), transfer(0, 0), *GOODBYE, sasl=ANONYMOUS),
-    "plain": said(*START, *GOODBYE[1:], sasl=(SaslInit(mechanism="PLAIN", initial_response=b"\0user\0password"),)),
-    "answers-challenges": said(
-        *START,
-        *GOODBYE[1:],
+    "anonymous": encode_conversation(
+        *OPENING_FRAMES, attach("s0", 0, SENDER), transfer(0, 0), *CLOSING_FRAMES, sasl=ANONYMOUS
+    ),
+    "plain": encode_conversation(
+        *OPENING_FRAMES, *CLOSING_FRAMES[1:], sasl=(SaslInit(mechanism="PLAIN", initial_response=b"\0user\0password"),)
+    ),
+    "answers-challenges": encode_conversation(
+        *OPENING_FRAMES,
+        *CLOSING_FRAMES[1:],
         sasl=(SaslInit(mechanism="PLAIN"), SaslResponse(response=b"one"), SaslResponse(response=b"two")),
     ),
-    "declared-by-name": said(
-        *START,
+    "declared-by-name": encode_conversation(
+        *OPENING_FRAMES,
         # The same performatives, described by symbol or by eight bytes, as the specification allows.
         frame(0, encode(Described(Symbol("amqp:attach:list"), ["s0", UInt(0), False, None, None, None, None]))),
         frame(0, b"\x00\x80" + (0x14).to_bytes(8, "big") + transfer(0, 0)[1].encode()[3:] + MESSAGE),
@@ -272,8 +286,8 @@ CLIENTS: Final[dict[str, bytes]] = {
 }
 
 SERVERS: Final[dict[str, bytes]] = {
-    "takes": said(
-        *ANSWERED,
+    "takes": encode_conversation(
+        *SERVER_OPENING_FRAMES,
         attach("s0", 0, RECEIVER, max_message_size=1000),
         credit(0, 10),
         disposition(RECEIVER, 0, 1),
@@ -281,23 +295,23 @@ SERVERS: Final[dict[str, bytes]] = {
         disposition(RECEIVER, 3, settled=False),
         credit(0, 20, echo=True),
         flow(echo=True),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "gives": said(
-        *ANSWERED,
+    "gives": encode_conversation(
+        *SERVER_OPENING_FRAMES,
         attach("r0", 0, SENDER),
         transfer(0, 0),
         transfer(0, 1, RICH_MESSAGE),
         transfer(0, 2, VALUE_MESSAGE, settled=True),
         transfer(0, 3, RICH_MESSAGE[:100], more=True),
-        piece(0, RICH_MESSAGE[100:]),
+        partial_transfer(0, RICH_MESSAGE[100:]),
         disposition(SENDER, 0, 1),
         credit(0, 0, delivery_count=10, available=0, drain=True),
         credit(0, 0, delivery_count=1000, available=0, drain=True),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "gives-and-takes": said(
-        *ANSWERED,
+    "gives-and-takes": encode_conversation(
+        *SERVER_OPENING_FRAMES,
         attach("s0", 0, RECEIVER, rcv_settle_mode=1),
         attach("r0", 1, SENDER),
         credit(0, 3),
@@ -310,24 +324,24 @@ SERVERS: Final[dict[str, bytes]] = {
         End(error=ERROR),
         Close(error=ERROR),
     ),
-    "refuses": said(
-        *ANSWERED,
+    "refuses": encode_conversation(
+        *SERVER_OPENING_FRAMES,
         attach("s0", 0, RECEIVER, source=None, target=None),
         Detach(handle=0, closed=True, error=Error(condition=NOT_FOUND, description="no such queue")),
         attach("r0", 0, SENDER, source=None, target=None),
         Detach(handle=0, closed=True, error=Error(condition=NOT_FOUND, description="no such queue")),
-        *GOODBYE[1:],
+        *CLOSING_FRAMES[1:],
     ),
-    "transacts": said(
-        *ANSWERED,
+    "transacts": encode_conversation(
+        *SERVER_OPENING_FRAMES,
         attach("s0", 0, RECEIVER),
         credit(0, 10),
         disposition(RECEIVER, 0, state=Declared(txn_id=TXN)),
         disposition(RECEIVER, 1, state=IN_TRANSACTION, settled=False),
         disposition(RECEIVER, 2, 4, state=TransactionalState(txn_id=b"t" * 600)),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "begins-itself": said(
+    "begins-itself": encode_conversation(
         open_(max_frame_size=512, channel_max=0),
         begin(0, handle_max=1),
         (5, begin()),
@@ -336,13 +350,20 @@ SERVERS: Final[dict[str, bytes]] = {
         transfer(4, 0),
         flow(incoming_window=1),
         credit(3, 5, incoming_window=1),
-        *GOODBYE,
+        *CLOSING_FRAMES,
     ),
-    "welcomes": said(*ANSWERED, attach("s0", 0, RECEIVER), credit(0, 5), *GOODBYE, sasl=WELCOME),
-    "challenges": said(
-        *ANSWERED,
-        *GOODBYE[1:],
-        sasl=(WELCOME[0], SaslChallenge(challenge=b"who"), SaslChallenge(challenge=b"really"), WELCOME[1]),
+    "welcomes": encode_conversation(
+        *SERVER_OPENING_FRAMES, attach("s0", 0, RECEIVER), credit(0, 5), *CLOSING_FRAMES, sasl=SASL_SERVER_FRAMES
     ),
-    "turns-away": said(*ANSWERED, sasl=(WELCOME[0], SaslOutcome(outcome=1))),
+    "challenges": encode_conversation(
+        *SERVER_OPENING_FRAMES,
+        *CLOSING_FRAMES[1:],
+        sasl=(
+            SASL_SERVER_FRAMES[0],
+            SaslChallenge(challenge=b"who"),
+            SaslChallenge(challenge=b"really"),
+            SASL_SERVER_FRAMES[1],
+        ),
+    ),
+    "turns-away": encode_conversation(*SERVER_OPENING_FRAMES, sasl=(SASL_SERVER_FRAMES[0], SaslOutcome(outcome=1))),
 }

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzz.conversation import held_by
+from tests.fuzz.conversation import memory_held_by
 from tests.fuzz.corpus import BEGIN, Conversation, Frame, conversations
-from tests.fuzz.program import Program
+from tests.fuzz.program import RandomProgram
 from tests.fuzz.synthetic import (
+    OPENING_FRAMES,
     RECEIVER,
     SENDER,
-    START,
     attach,
     credit,
     disposition,
-    piece,
-    said,
+    encode_conversation,
+    partial_transfer,
     transfer,
 )
 from tests.fuzz.wire import CLOSE, END
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 SETTINGS = Settings(container_id="ours", limits=Limits(enforce_credit=False))
 YOUNG, OLD = 40, 400
 """How often something has come and gone."""
-A_LITTLE = 2_000
+TOLERANCE_BYTES = 2_000
 """Bytes: dicts and lists grow in steps."""
 
-CANNOT_BE_SAID_TWICE = {"declared-by-name", "many", "narrow", "refuses-a-begin", "too-long-to-answer"}
+NOT_REPEATABLE = {"declared-by-name", "many", "narrow", "refuses-a-begin", "too-long-to-answer"}
 """Each of these closes the connection, or has sessions that go on."""
 
 
@@ -47,24 +47,24 @@ class Server:
     def __init__(self, opening: bytes) -> None:
         self.connection = Connection.server(SETTINGS, now=0.0, require_sasl=False)
         self.seen: collections.Counter[str] = collections.Counter()
-        self.program = Program(self.connection, random.Random(1), self.seen, ())
-        self.hear(opening)
+        self.program = RandomProgram(self.connection, random.Random(1), self.seen, ())
+        self.receive_bytes(opening)
 
-    def hear(self, data: bytes) -> None:
-        self.program.take(self.connection.receive_data(data, now=0.0))
-        while self.program.postponed:
-            self.program.postponed.pop()()
+    def receive_bytes(self, data: bytes) -> None:
+        self.program.handle_events(self.connection.receive_data(data, now=0.0))
+        while self.program.postponed_answers:
+            self.program.postponed_answers.pop()()
         self.connection.data_to_send()
         assert not self.connection.is_closing
 
     def growth(self, again_and_again: bytes) -> int:
         """What is held in addition after a long time of it."""
         for _ in range(YOUNG):
-            self.hear(again_and_again)
-        held = held_by(self.connection)
+            self.receive_bytes(again_and_again)
+        held = memory_held_by(self.connection)
         for _ in range(OLD - YOUNG):
-            self.hear(again_and_again)
-        return held_by(self.connection) - held
+            self.receive_bytes(again_and_again)
+        return memory_held_by(self.connection) - held
 
 
 def join(parts: Sequence[bytes | Frame]) -> bytes:
@@ -73,13 +73,13 @@ def join(parts: Sequence[bytes | Frame]) -> bytes:
 
 def opening_of(conversation: Conversation) -> bytes:
     """Without SASL: from the header of AMQP to what comes before the first begin."""
-    start = conversation.parts.index(AMQP_HEADER)
-    return join(conversation.parts[start : conversation.body - 1])
+    start = conversation.frames.index(AMQP_HEADER)
+    return join(conversation.frames[start : conversation.body - 1])
 
 
 def sessions_of(conversation: Conversation) -> bytes:
     """From the first begin on, all but close; each channel that began ends."""
-    frames = [part for part in conversation.parts[conversation.body - 1 :] if isinstance(part, Frame)]
+    frames = [part for part in conversation.frames[conversation.body - 1 :] if isinstance(part, Frame)]
     channels = sorted({frame.channel for frame in frames if frame.code == BEGIN})
     ends = [frame(channel, End().encode()) for channel in channels]
     return join([*(frame for frame in frames if frame.code not in {CLOSE, END}), *ends])
@@ -90,24 +90,24 @@ def sessions_of(conversation: Conversation) -> bytes:
     [
         pytest.param(one, id=one.name)
         for one in conversations()
-        if one.from_client and one.name.removeprefix("synthetic-").removesuffix(".client") not in CANNOT_BE_SAID_TWICE
+        if one.from_client and one.name.removeprefix("synthetic-").removesuffix(".client") not in NOT_REPEATABLE
     ],
 )
 def test_sessions_that_come_and_go_leave_nothing_behind(conversation: Conversation) -> None:
     server = Server(opening_of(conversation))
-    assert server.growth(sessions_of(conversation)) < A_LITTLE
+    assert server.growth(sessions_of(conversation)) < TOLERANCE_BYTES
     assert server.connection.link_count == 0
     assert server.seen["SessionEnded"] >= OLD
 
 
 def test_links_that_come_and_go_leave_nothing_behind() -> None:
-    server = Server(said(*START))
-    links = said(
+    server = Server(encode_conversation(*OPENING_FRAMES))
+    links = encode_conversation(
         attach("s0", 0, SENDER),
         transfer(0, 0),
         transfer(0, 1, more=True),
-        piece(0, b"more", more=True),
-        piece(0, b"", aborted=True),
+        partial_transfer(0, b"more", more=True),
+        partial_transfer(0, b"", aborted=True),
         transfer(0, 2, more=True),
         attach("r0", 1, RECEIVER),
         credit(1, 10),
@@ -115,11 +115,14 @@ def test_links_that_come_and_go_leave_nothing_behind() -> None:
         Detach(handle=0, closed=True),
         Detach(handle=1, closed=True),
     ).removeprefix(AMQP_HEADER)
-    assert server.growth(links) < A_LITTLE
+    assert server.growth(links) < TOLERANCE_BYTES
     assert server.connection.link_count == 0
     assert server.seen["LinkDetached"] >= 2 * OLD
 
 
 def test_a_message_of_frames_without_bytes_takes_no_memory() -> None:
-    server = Server(said(*START, attach("s0", 0, SENDER), transfer(0, 0, more=True)))
-    assert server.growth(said(*[piece(0, b"", more=True)] * 50).removeprefix(AMQP_HEADER)) < A_LITTLE
+    server = Server(encode_conversation(*OPENING_FRAMES, attach("s0", 0, SENDER), transfer(0, 0, more=True)))
+    assert (
+        server.growth(encode_conversation(*[partial_transfer(0, b"", more=True)] * 50).removeprefix(AMQP_HEADER))
+        < TOLERANCE_BYTES
+    )

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz.corpus import FRAME_HEADER, HEADER_SIZE, end_of, fields_of
-from tests.fuzz.finding import insist
+from tests.fuzz.corpus import FRAME_HEADER, HEADER_SIZE, split_fields, value_end
+from tests.fuzz.finding import require
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 HANDLE_FIELD: Final = {ATTACH: 1, FLOW: 4, TRANSFER: 0, DETACH: 0}
 NULL: Final = b"\x40"
 
 
-class Output:
+class OutputChecker:
     """Everything one end has sent so far."""
 
     def __init__(self) -> None:
@@ -32,57 +32,57 @@ class Output:
         self.size += len(data)
         at, end = 0, len(data)
         while at < end:
-            insist(not self.is_closed, "nothing is sent after close")
+            require(not self.is_closed, "nothing is sent after close")
             if data[at : at + 4] == b"AMQP":
-                insist(not self.is_open and at + HEADER_SIZE <= end, "a protocol header comes first, and whole")
+                require(not self.is_open and at + HEADER_SIZE <= end, "a protocol header comes first, and whole")
                 self.is_amqp = data[at + 4] == 0
                 at += HEADER_SIZE
                 continue
-            insist(end - at >= HEADER_SIZE, "whole frames are sent")
+            require(end - at >= HEADER_SIZE, "whole frames are sent")
             size, offset, frame_type, channel = FRAME_HEADER.unpack_from(data, at)
-            insist(HEADER_SIZE <= size <= end - at and offset == 2, "whole frames are sent")
+            require(HEADER_SIZE <= size <= end - at and offset == 2, "whole frames are sent")
             if self.is_amqp:
-                insist(frame_type == 0, "AMQP follows its header")
+                require(frame_type == 0, "AMQP follows its header")
                 if size > HEADER_SIZE:
-                    insist(size <= max_frame_size or data[at + 10] == OPEN, "no frame is larger than the peer takes")
+                    require(size <= max_frame_size or data[at + 10] == OPEN, "no frame is larger than the peer takes")
                     self.read_performative(data[at + HEADER_SIZE : at + size], channel)
             else:
-                insist(frame_type == 1, "SASL follows its header")
-                insist(end_of(data, at + HEADER_SIZE) == at + size, "a SASL frame holds one performative")
+                require(frame_type == 1, "SASL follows its header")
+                require(value_end(data, at + HEADER_SIZE) == at + size, "a SASL frame holds one performative")
             at += size
 
     def read_performative(self, body: bytes, channel: int) -> None:
         """One frame's contents."""
-        insist(body[:2] == b"\x00\x53", "descriptors are small numbers, which is all that some clients read")
+        require(body[:2] == b"\x00\x53", "descriptors are small numbers, which is all that some clients read")
         code = body[2]
-        stop = end_of(body, 3)
-        insist(OPEN <= code <= CLOSE, "a frame holds a performative")
-        insist(stop == len(body) or (code == TRANSFER and stop < len(body)), "a performative fills its frame")
+        stop = value_end(body, 3)
+        require(OPEN <= code <= CLOSE, "a frame holds a performative")
+        require(stop == len(body) or (code == TRANSFER and stop < len(body)), "a performative fills its frame")
         if code == OPEN:
-            insist(not self.is_open, "open is sent once")
+            require(not self.is_open, "open is sent once")
             self.is_open = True
             return
-        insist(self.is_open, "open is sent first")
+        require(self.is_open, "open is sent first")
         if code == CLOSE:
             self.is_closed = True
         elif code == BEGIN:
-            insist(channel not in self.handles, "a channel begins once")
+            require(channel not in self.handles, "a channel begins once")
             self.handles[channel] = set()
         else:
-            insist(channel in self.handles, "frames are sent between begin and end")
+            require(channel in self.handles, "frames are sent between begin and end")
             if code == END:
                 del self.handles[channel]
             elif code in HANDLE_FIELD:
-                self.check_handle(code, fields_of(body, 3), self.handles[channel])
+                self.check_handle(code, split_fields(body, 3), self.handles[channel])
 
     @staticmethod
     def check_handle(code: int, fields: list[bytes], attached: set[int]) -> None:
         field = fields[HANDLE_FIELD[code]]
         if field == NULL:
-            insist(code == FLOW, "a frame of a link names its handle")
+            require(code == FLOW, "a frame of a link names its handle")
             return
         handle = int.from_bytes(field[1:], "big")
-        insist((handle in attached) != (code == ATTACH), "a handle is used between attach and detach")
+        require((handle in attached) != (code == ATTACH), "a handle is used between attach and detach")
         if code == ATTACH:
             attached.add(handle)
         elif code == DETACH:

@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.http.memory import MemoryAdministration
-from tests.http.service import Loop, Service
-from twinbus.server.acceptor import FIRST_BYTES_S
+from tests.http.memory import InMemoryAdministration
+from tests.http.service import HttpService, LoopThread
+from twinbus.server.acceptor import FIRST_BYTES_TIMEOUT_S
 from twinbus.server.admission import Admission
 from twinbus.server.http.limits import HttpLimits
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    StartService = Callable[..., Service]
+    StartService = Callable[..., HttpService]
 
 
 @pytest.fixture(scope="session")
-def loop() -> Iterator[Loop]:
-    loop = Loop()
+def loop() -> Iterator[LoopThread]:
+    loop = LoopThread()
     yield loop
     loop.stop()
 
@@ -69,19 +69,19 @@ def tls(certificate_file: str) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def start_service(loop: Loop, certificate_file: str, tls: ssl.SSLContext) -> Iterator[StartService]:
+def start_service(loop: LoopThread, certificate_file: str, tls: ssl.SSLContext) -> Iterator[StartService]:
     started = []
 
     def start(
         app: ASGIApp | None = None,
         *,
         admission: Admission | None = None,
-        first_bytes_s: float = FIRST_BYTES_S,
+        first_bytes_s: float = FIRST_BYTES_TIMEOUT_S,
         **limits: float,
-    ) -> Service:
-        service = Service(
+    ) -> HttpService:
+        service = HttpService(
             loop,
-            MemoryAdministration(),
+            InMemoryAdministration(),
             certificate_file,
             HttpLimits(**limits),  # type: ignore[arg-type]
             Admission() if admission is None else admission,
@@ -96,12 +96,12 @@ def start_service(loop: Loop, certificate_file: str, tls: ssl.SSLContext) -> Ite
 
 
 @pytest.fixture
-def service(start_service: StartService) -> Service:
+def service(start_service: StartService) -> HttpService:
     return start_service()
 
 
 @pytest.fixture
-def client(service: Service) -> Iterator[ServiceBusAdministrationClient]:
+def client(service: HttpService) -> Iterator[ServiceBusAdministrationClient]:
     """The unmodified SDK, over https, with the certificate checked."""
     with ServiceBusAdministrationClient.from_connection_string(
         service.connection_string, connection_verify=service.ca_file, retry_total=0

@@ -8,7 +8,7 @@ BUS = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 
 
-def entry(description: str, elements: str = "") -> str:
+def atom_entry(description: str, elements: str = "") -> str:
     """As JavaScript writes it."""
     return (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
@@ -16,11 +16,11 @@ def entry(description: str, elements: str = "") -> str:
     )
 
 
-def rule(elements: str) -> str:
-    return entry("RuleDescription", elements)
+def rule_entry(elements: str) -> str:
+    return atom_entry("RuleDescription", elements)
 
 
-def names_in(text: str, description: str) -> list[str]:
+def entity_names(text: str, description: str) -> list[str]:
     """The elements of a description, in their order, without what is in those that have others."""
     inside = text[text.index(f"<{description}") : text.index(f"</{description}>")]
     inside = re.sub("<(AuthorizationRules|CountDetails|Filter|Action)[ >].*?</\\1>", r"<\1 />", inside)

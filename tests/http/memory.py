@@ -31,7 +31,7 @@ NO_SUBSCRIPTIONS = TopicRuntime(
 )
 
 
-class MemoryAdministration:
+class InMemoryAdministration:
     def __init__(self) -> None:
         self.namespace = "contoso"
         self.created_ms = CREATED_MS
@@ -74,15 +74,15 @@ class MemoryAdministration:
         raise EntityNotFound(path)
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
-        return self._some(self.queues, skip, top, prefix)
+        return self._page(self.queues, skip, top, prefix)
 
     async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
-        return self._some(self.topics, skip, top, prefix)
+        return self._page(self.topics, skip, top, prefix)
 
     async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
         if topic.lower() not in self.topics:
             raise EntityNotFound(topic)
-        return self._some(self.subscriptions, skip, top, paths.subscription_path(topic, prefix))
+        return self._page(self.subscriptions, skip, top, paths.subscription_path(topic, prefix))
 
     async def update(self, path: str, description: Description) -> EntityInfo:
         info = await self.get(path)
@@ -107,7 +107,7 @@ class MemoryAdministration:
         kind[info.path.lower()] = info
         return info
 
-    def _some(self, kind: dict[str, Info], skip: int, top: int, prefix: str) -> list[Info]:
+    def _page(self, kind: dict[str, Info], skip: int, top: int, prefix: str) -> list[Info]:
         self._fail()
         return [kind[key] for key in sorted(kind) if key.startswith(prefix.lower())][skip : skip + top]
 

@@ -14,10 +14,10 @@ import uvloop
 
 from twinbus.model.errors import Unauthorized
 from twinbus.server import listening
-from twinbus.server.acceptor import FIRST_BYTES_S, Acceptor
+from twinbus.server.acceptor import FIRST_BYTES_TIMEOUT_S, Acceptor
 from twinbus.server.admission import Admission
 from twinbus.server.http import listener as http_listener
-from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.app import HttpApp
 from twinbus.server.http.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from tests.http.memory import MemoryAdministration
+    from tests.http.memory import InMemoryAdministration
     from twinbus.server.http.limits import HttpLimits
     from twinbus.server.http.listener import HttpListener
 
@@ -48,15 +48,15 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
     admission: Admission | None = None,
-    first_bytes_s: float = FIRST_BYTES_S,
+    first_bytes_s: float = FIRST_BYTES_TIMEOUT_S,
 ) -> HttpListener:
     """Serve an app on a port of its own, as the server does."""
-    (sock,) = listening.bind("127.0.0.1", port)
-    acceptor = Acceptor(sock, Admission() if admission is None else admission, first_bytes_s=first_bytes_s)
+    (sock,) = listening.bind_sockets("127.0.0.1", port)
+    acceptor = Acceptor(sock, Admission() if admission is None else admission, first_bytes_timeout_s=first_bytes_s)
     return await http_listener.listen(app, serve=acceptor.serve, tls=tls, limits=limits)
 
 
-class Loop:
+class LoopThread:
     """A loop on a thread of its own: the SDK's sync client blocks the test's."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Loop:
 
 
 @dataclass
-class Reply:
+class HttpResponse:
     status: int
     headers: http.client.HTTPMessage
     text: str
@@ -94,21 +94,21 @@ class Reply:
 
 
 @dataclass
-class Service:
-    loop: Loop
-    administration: MemoryAdministration
+class HttpService:
+    loop: LoopThread
+    administration: InMemoryAdministration
     ca_file: str
     limits: HttpLimits
     admission: Admission = field(default_factory=Admission)
-    first_bytes_s: float = FIRST_BYTES_S
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    first_bytes_s: float = FIRST_BYTES_TIMEOUT_S
+    authorisation_requests: list[tuple[str, str]] = field(default_factory=list)
     """Rights and paths that tokens were shown for."""
-    plain: HttpListener = field(init=False)
-    secure: HttpListener = field(init=False)
+    http_listener: HttpListener = field(init=False)
+    https_listener: HttpListener = field(init=False)
 
-    def start(self, tls: ssl.SSLContext, app: ASGIApp | None = None) -> Service:
-        app = app or ManagementApp(self.administration, self.authorise, self.limits)
-        self.plain, self.secure = [self.loop.run(self._listen(app, tls)) for tls in (None, tls)]
+    def start(self, tls: ssl.SSLContext, app: ASGIApp | None = None) -> HttpService:
+        app = app or HttpApp(self.administration, self.authorise, self.limits)
+        self.http_listener, self.https_listener = [self.loop.run(self._listen(app, tls)) for tls in (None, tls)]
         return self
 
     async def _listen(self, app: ASGIApp, tls: ssl.SSLContext | None) -> HttpListener:
@@ -117,34 +117,34 @@ class Service:
         )
 
     def stop(self) -> None:
-        for listener in (self.plain, self.secure):
+        for listener in (self.http_listener, self.https_listener):
             self.loop.run(listener.close(grace_s=1.0))
 
     def authorise(self, header: str | None, right: str, path: str, _host: str = "", _address: str = "") -> None:
         if header is None or not header.endswith("skn=manager"):
             raise Unauthorized(f"no token with the right {right} for '{path}'")
-        self.asked.append((right, path))
+        self.authorisation_requests.append((right, path))
 
     @property
     def connection_string(self) -> str:
-        return f"Endpoint=sb://localhost:{self.secure.port};SharedAccessKeyName=manager;SharedAccessKey=abcd"
+        return f"Endpoint=sb://localhost:{self.https_listener.port};SharedAccessKeyName=manager;SharedAccessKey=abcd"
 
-    def call(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> Reply:
+    def request(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> HttpResponse:
         """One request with a token; `If_Match="*"` is a header."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.plain.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_listener.port, timeout=20)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, target, body or None, TOKEN | named)
             response = connection.getresponse()
-            return Reply(response.status, response.headers, response.read().decode())
+            return HttpResponse(response.status, response.headers, response.read().decode())
         finally:
             connection.close()
 
-    def put(self, target: str, elements: str = "", **headers: str) -> Reply:
-        return self.call("PUT", target, ENTRY.format(elements), **headers)
+    def put(self, target: str, elements: str = "", **headers: str) -> HttpResponse:
+        return self.request("PUT", target, ENTRY.format(elements), **headers)
 
     def raw(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.plain.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.http_listener.port), timeout=20)
 
 
 def read_to_end(connection: socket.socket) -> bytes:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.responses import Response
 
-from tests.http.memory import MemoryAdministration
+from tests.http.memory import InMemoryAdministration
 from tests.http.service import read_to_end
 from twinbus.model.errors import Unauthorized
-from twinbus.server.authority import Authority
+from twinbus.server.authority import KeyRegistry
 from twinbus.server.http import app
-from twinbus.server.http.app import ManagementApp
+from twinbus.server.http.app import HttpApp
 from twinbus.server.http.routes import route
 from twinbus.server.keys import KeyRing
 from twinbus.server.sas import verify
 
 if TYPE_CHECKING:
     from tests.http.conftest import StartService
-    from tests.http.service import Service
+    from tests.http.service import HttpService
     from twinbus.server.http.call import Call
 
 LOGGER = app.__name__
@@ -41,8 +41,8 @@ LOGGER = app.__name__
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_a_method_that_an_address_does_not_have(service: Service, target: str, allowed: str, method: str) -> None:
-    reply = service.call(method, target)
+def test_a_method_that_an_address_does_not_have(service: HttpService, target: str, allowed: str, method: str) -> None:
+    reply = service.request(method, target)
     assert reply.status == 405
     assert reply.headers["allow"] == allowed
     assert repr(method) in reply.detail
@@ -51,9 +51,9 @@ def test_a_method_that_an_address_does_not_have(service: Service, target: str, a
 @pytest.mark.parametrize(
     "target", ["/$Resources", "/$Resources/relays", "/$management", "/$cbs/x", "/$Resources/queues/x"]
 )
-def test_an_address_that_is_none(service: Service, target: str) -> None:
+def test_an_address_that_is_none(service: HttpService, target: str) -> None:
     for method in ("GET", "PUT", "DELETE", "POST"):
-        reply = service.call(method, target)
+        reply = service.request(method, target)
         assert reply.status == 404
         assert "TrackingId:" in reply.detail
 
@@ -77,26 +77,31 @@ def test_an_address_that_is_none(service: Service, target: str) -> None:
         ("DELETE", "/orders/subscriptions/all/rules/one"),
     ],
 )
-def test_nothing_is_done_without_a_token(service: Service, method: str, target: str) -> None:
+def test_nothing_is_done_without_a_token(service: HttpService, method: str, target: str) -> None:
     service.put("/orders")
     before = dict(service.administration.queues)
-    assert service.call(method, target, Authorization="Basic cm9vdA==").status == 401
+    assert service.request(method, target, Authorization="Basic cm9vdA==").status == 401
     assert service.administration.queues == before
 
 
-def test_the_right_to_manage_is_asked_for_the_entity_or_the_namespace(service: Service) -> None:
+def test_the_right_to_manage_is_asked_for_the_entity_or_the_namespace(service: HttpService) -> None:
     service.put("/a%2Fb")
-    service.call("GET", "/a/b?enrich=false")
-    service.call("DELETE", "/A/B")
-    service.call("GET", "/$namespaceinfo")
-    assert service.asked == [("Manage", "a/b"), ("Manage", "a/b"), ("Manage", "A/B"), ("Manage", "$namespaceinfo")]
+    service.request("GET", "/a/b?enrich=false")
+    service.request("DELETE", "/A/B")
+    service.request("GET", "/$namespaceinfo")
+    assert service.authorisation_requests == [
+        ("Manage", "a/b"),
+        ("Manage", "a/b"),
+        ("Manage", "A/B"),
+        ("Manage", "$namespaceinfo"),
+    ]
 
 
-def test_a_token_is_asked_for_what_the_address_names(service: Service) -> None:
+def test_a_token_is_asked_for_what_the_address_names(service: HttpService) -> None:
     for address in ("a/b/Subscriptions/c", "a/b/subscriptions", "a/subscriptions/c/rules/d", "$Resources/topics"):
-        service.asked.clear()
-        service.call("GET", f"/{address}/?enrich=true&$top=1")
-        assert service.asked == [("Manage", address)]
+        service.authorisation_requests.clear()
+        service.request("GET", f"/{address}/?enrich=true&$top=1")
+        assert service.authorisation_requests == [("Manage", address)]
 
 
 def test_a_table_that_is_tried_first_hides_what_fits_its_patterns(start_service: StartService) -> None:
@@ -109,14 +114,14 @@ def test_a_table_that_is_tried_first_hides_what_fits_its_patterns(start_service:
         asked.append((right, path))
 
     first = (route("(?P<entity>.+?)/messages", "Send", POST=answer),)
-    service = start_service(ManagementApp(MemoryAdministration(), authorise, first=first))
-    assert service.call("POST", "/a%2Fb/messages/").text == "a/b"
+    service = start_service(HttpApp(InMemoryAdministration(), authorise, extra_routes=first))
+    assert service.request("POST", "/a%2Fb/messages/").text == "a/b"
     assert asked == [("Send", "a/b/messages")]
-    assert service.call("PUT", "/a/b/messages").headers["allow"] == "POST"
+    assert service.request("PUT", "/a/b/messages").headers["allow"] == "POST"
     assert service.put("/a/b").status == 201
 
 
-def test_a_target_of_forwarding_needs_a_token_that_may_send_there(service: Service) -> None:
+def test_a_target_of_forwarding_needs_a_token_that_may_send_there(service: HttpService) -> None:
     forward = "<ForwardTo>sb://h/audit</ForwardTo>"
     reply = service.put("/orders", forward, ServiceBusSupplementaryAuthorization="SharedAccessSignature skn=stranger")
     assert reply.status == 401
@@ -126,10 +131,10 @@ def test_a_target_of_forwarding_needs_a_token_that_may_send_there(service: Servi
 
 
 def test_an_unexpected_failure_is_logged_once_and_told_without_its_cause(
-    service: Service, caplog: pytest.LogCaptureFixture
+    service: HttpService, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.administration.fails_with = RuntimeError("the secret of the house")
-    reply = service.call("GET", "/orders")
+    reply = service.request("GET", "/orders")
     assert reply.status == 500
     assert "secret" not in reply.text
     assert "Traceback" not in reply.text
@@ -139,25 +144,25 @@ def test_an_unexpected_failure_is_logged_once_and_told_without_its_cause(
     assert record.exc_info is not None
 
 
-def test_what_a_caller_did_wrong_is_not_logged(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    service.call("GET", "/missing")
-    service.call("PUT", "/orders", "<entry")
+def test_what_a_caller_did_wrong_is_not_logged(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
+    service.request("GET", "/missing")
+    service.request("PUT", "/orders", "<entry")
     with service.raw() as connection:
         connection.sendall(b"this is no HTTP\r\n\r\n")
         assert read_to_end(connection).startswith(b"HTTP/1.1 400 ")
     assert caplog.records == []
 
 
-def test_every_answer_has_a_date(service: Service) -> None:
-    assert service.call("GET", "/missing").headers["date"].endswith("GMT")
+def test_every_answer_has_a_date(service: HttpService) -> None:
+    assert service.request("GET", "/missing").headers["date"].endswith("GMT")
 
 
 @pytest.mark.parametrize(
     "part", ["/", "x", "/x", "/subscriptions/x", "/subscriptions/", "/rules", "subscriptions/rules/"]
 )
-def test_a_long_address_costs_a_stranger_no_more_than_its_length(service: Service, part: str) -> None:
+def test_a_long_address_costs_a_stranger_no_more_than_its_length(service: HttpService, part: str) -> None:
     start_s = time.process_time()
-    service.call("GET", "/" + part * (60_000 // len(part)) + "!", Authorization="none")
+    service.request("GET", "/" + part * (60_000 // len(part)) + "!", Authorization="none")
     assert time.process_time() - start_s < 0.5
 
 
@@ -165,5 +170,5 @@ def test_a_long_token_costs_a_stranger_no_more_than_its_length() -> None:
     start_s = time.process_time()
     token = f"SharedAccessSignature sr={'a' * 8_000}&sig=x&se=1&skn=k"
     with pytest.raises(Unauthorized):
-        verify(token, "orders", Authority(KeyRing([]), {}), 0)
+        verify(token, "orders", KeyRegistry(KeyRing([]), {}), 0)
     assert time.process_time() - start_s < 0.1

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.letters import entry
+from tests.http.letters import atom_entry
 from twinbus.model.authorization import AuthorizationRule
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 RULES = (
     '<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule">'
@@ -28,13 +28,13 @@ def description(request: pytest.FixtureRequest) -> str:
     return f"{request.param.capitalize()}Description"
 
 
-def rules_of(service: Service) -> tuple[AuthorizationRule, ...]:
+def rules_of(service: HttpService) -> tuple[AuthorizationRule, ...]:
     found = service.administration.queues.get("orders") or service.administration.topics["orders"]
     return found.description.authorization_rules
 
 
-def test_a_rule_is_written_as_the_service_does(service: Service, description: str) -> None:
-    reply = service.call("PUT", "/orders", entry(description, RULES.format("cHJpbWFyeS1zZWNyZXQ=")))
+def test_a_rule_is_written_as_the_service_does(service: HttpService, description: str) -> None:
+    reply = service.request("PUT", "/orders", atom_entry(description, RULES.format("cHJpbWFyeS1zZWNyZXQ=")))
     assert reply.status == 201
     [rule] = re.findall("<AuthorizationRules>(.*)</AuthorizationRules>", reply.text)
     time = r"20\d\d-[^<]*Z"
@@ -47,40 +47,40 @@ def test_a_rule_is_written_as_the_service_does(service: Service, description: st
     )
 
 
-def test_what_is_left_out_stays(service: Service, description: str) -> None:
-    service.call("PUT", "/orders", entry(description, RULES.format("a" * 16)))
+def test_what_is_left_out_stays(service: HttpService, description: str) -> None:
+    service.request("PUT", "/orders", atom_entry(description, RULES.format("a" * 16)))
     before = rules_of(service)
-    service.call("PUT", "/orders", entry(description), If_Match="*")
+    service.request("PUT", "/orders", atom_entry(description), If_Match="*")
     assert rules_of(service) == before
-    service.call("PUT", "/orders", entry(description, RULES.format("")), If_Match="*")
+    service.request("PUT", "/orders", atom_entry(description, RULES.format("")), If_Match="*")
     assert rules_of(service) == before
-    service.call("PUT", "/orders", entry(description, RULES.format("b" * 16)), If_Match="*")
+    service.request("PUT", "/orders", atom_entry(description, RULES.format("b" * 16)), If_Match="*")
     assert [(rule.primary_key, rule.secondary_key) for rule in rules_of(service)] == [
         ("b" * 16, before[0].secondary_key)
     ]
-    service.call("PUT", "/orders", entry(description, "<AuthorizationRules/>"), If_Match="*")
+    service.request("PUT", "/orders", atom_entry(description, "<AuthorizationRules/>"), If_Match="*")
     assert rules_of(service) == ()
 
 
-def test_a_secret_that_is_shorter_than_a_new_one_can_be_stays_until_it_is_changed(service: Service) -> None:
-    service.call("PUT", "/orders", entry("QueueDescription"))
+def test_a_secret_that_is_shorter_than_a_new_one_can_be_stays_until_it_is_changed(service: HttpService) -> None:
+    service.request("PUT", "/orders", atom_entry("QueueDescription"))
     queue = service.administration.queues["orders"]
     old = AuthorizationRule(name="both", rights=("Send", "Listen"), primary_key="x", secondary_key="y")
     description = replace(queue.description, authorization_rules=(old,))
     service.administration.queues["orders"] = replace(queue, description=description)
     for kept in ("x", "y", ""):
-        reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format(kept)), If_Match="*")
+        reply = service.request("PUT", "/orders", atom_entry("QueueDescription", RULES.format(kept)), If_Match="*")
         assert reply.status == 200
-    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("z")), If_Match="*")
+    reply = service.request("PUT", "/orders", atom_entry("QueueDescription", RULES.format("z")), If_Match="*")
     assert reply.status == 400
     assert "has 1 characters; it has to have 16 to 256" in reply.detail
 
 
-def test_no_secret_is_in_an_error_or_the_log(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("my secret")))
+def test_no_secret_is_in_an_error_or_the_log(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
+    reply = service.request("PUT", "/orders", atom_entry("QueueDescription", RULES.format("my secret")))
     assert reply.status == 400
     assert reply.detail.startswith("AuthorizationRules: a secret of key 'both' is not 1 to 256 characters of base64")
     service.administration.fails_with = RuntimeError("no")
-    reply = service.call("PUT", "/orders", entry("QueueDescription", RULES.format("top-secret-of-all")))
+    reply = service.request("PUT", "/orders", atom_entry("QueueDescription", RULES.format("top-secret-of-all")))
     assert reply.status == 500
     assert "top-secret-of-all" not in reply.text + caplog.text

@@ -19,7 +19,7 @@ from twinbus.model.errors import QuotaExceeded, StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 
 def test_a_name_that_is_taken(client: ServiceBusAdministrationClient) -> None:
@@ -52,7 +52,7 @@ def test_an_update_of_what_is_missing(client: ServiceBusAdministrationClient) ->
         client.update_queue(properties)
 
 
-def test_a_key_that_is_none_of_ours(service: Service) -> None:
+def test_a_key_that_is_none_of_ours(service: HttpService) -> None:
     stranger = service.connection_string.replace("manager", "stranger")
     with (
         ServiceBusAdministrationClient.from_connection_string(
@@ -78,7 +78,7 @@ def test_a_key_that_is_none_of_ours(service: Service) -> None:
     ],
 )
 def test_a_value_that_cannot_be_is_named(
-    client: ServiceBusAdministrationClient, service: Service, option: dict[str, Any], told: str
+    client: ServiceBusAdministrationClient, service: HttpService, option: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(HttpResponseError) as caught:
         client.create_queue("orders", **option)
@@ -108,7 +108,7 @@ def test_a_name_that_cannot_be(client: ServiceBusAdministrationClient) -> None:
     ("error", "status"), [(QuotaExceeded("10,000 entities"), 403), (StoreUnavailable("store 3 is down"), 503)]
 )
 def test_what_the_namespace_refuses(
-    client: ServiceBusAdministrationClient, service: Service, error: Exception, status: int
+    client: ServiceBusAdministrationClient, service: HttpService, error: Exception, status: int
 ) -> None:
     service.administration.fails_with = error
     with pytest.raises(HttpResponseError, match=str(error)) as caught:

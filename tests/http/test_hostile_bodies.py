@@ -9,7 +9,7 @@ import pytest
 from tests.http.service import ENTRY, TOKEN, read_to_end
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 BOMB = (
     '<!DOCTYPE bomb [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>'
@@ -21,8 +21,8 @@ THIEF = '<!DOCTYPE thief [<!ENTITY x SYSTEM "file:///etc/passwd">]>' + ENTRY.for
 @pytest.mark.parametrize(
     "body", [BOMB, THIEF, "<!DOCTYPE entry>" + ENTRY, '<!DOCTYPE entry SYSTEM "http://127.0.0.1:1/x.dtd">' + ENTRY]
 )
-def test_document_types_and_entities_are_not_read(service: Service, body: str) -> None:
-    reply = service.call("PUT", "/orders", body)
+def test_document_types_and_entities_are_not_read(service: HttpService, body: str) -> None:
+    reply = service.request("PUT", "/orders", body)
     assert reply.status == 400
     assert reply.detail.startswith("the body has a document type or entities")
     assert service.administration.queues == {}
@@ -41,8 +41,8 @@ def test_document_types_and_entities_are_not_read(service: Service, body: str) -
         ENTRY.format("<UserMetadata>\x01</UserMetadata>").encode(),
     ],
 )
-def test_what_is_no_xml_is_told_so(service: Service, body: bytes) -> None:
-    reply = service.call("PUT", "/orders", body)
+def test_what_is_no_xml_is_told_so(service: HttpService, body: bytes) -> None:
+    reply = service.request("PUT", "/orders", body)
     assert reply.status == 400
     assert reply.detail.startswith("the body is no XML")
 
@@ -61,21 +61,21 @@ def test_what_is_no_xml_is_told_so(service: Service, body: bytes) -> None:
         ENTRY.format("").replace("entry", "feed"),
     ],
 )
-def test_an_envelope_without_a_letter_is_refused(service: Service, body: str) -> None:
-    reply = service.call("PUT", "/orders", body)
+def test_an_envelope_without_a_letter_is_refused(service: HttpService, body: str) -> None:
+    reply = service.request("PUT", "/orders", body)
     assert reply.status == 400
     assert "entry" in reply.detail
 
 
 @pytest.mark.parametrize("depth", [30, 9_000])
-def test_no_tree_is_deeper_than_any_description(service: Service, depth: int) -> None:
+def test_no_tree_is_deeper_than_any_description(service: HttpService, depth: int) -> None:
     reply = service.put("/orders", "<a>" * depth + "</a>" * depth)
     assert reply.status == 400
     assert reply.detail.startswith("the body has elements more than 32 deep")
     assert service.put("/orders", "<a>" * 29 + "</a>" * 29).status == 201
 
 
-def test_a_description_may_be_as_large_as_the_limit_and_no_larger(service: Service) -> None:
+def test_a_description_may_be_as_large_as_the_limit_and_no_larger(service: HttpService) -> None:
     room = 65_536 - len(ENTRY.format("<!---->"))
     assert service.put("/fits", f"<!--{'x' * room}-->").status == 201
     reply = service.put("/large", f"<!--{'x' * (room + 1)}-->")
@@ -83,11 +83,11 @@ def test_a_description_may_be_as_large_as_the_limit_and_no_larger(service: Servi
     assert reply.detail.startswith("the body has 65537 bytes or more; it can have 65536")
 
 
-def test_a_large_body_is_answered_though_it_was_not_read(service: Service) -> None:
-    assert service.call("PUT", "/large", b"x" * 10_000_000).status == 413
+def test_a_large_body_is_answered_though_it_was_not_read(service: HttpService) -> None:
+    assert service.request("PUT", "/large", b"x" * 10_000_000).status == 413
 
 
-def test_a_body_that_does_not_tell_its_size_is_counted(service: Service) -> None:
+def test_a_body_that_does_not_tell_its_size_is_counted(service: HttpService) -> None:
     with service.raw() as connection:
         head = f"PUT /large HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n"
         connection.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -96,7 +96,7 @@ def test_a_body_that_does_not_tell_its_size_is_counted(service: Service) -> None
         assert b"HTTP/1.1 413 " in connection.recv(65_536)
 
 
-def test_a_large_body_is_not_asked_for_when_the_client_waits_to_be(service: Service) -> None:
+def test_a_large_body_is_not_asked_for_when_the_client_waits_to_be(service: HttpService) -> None:
     with service.raw() as connection:
         head = (
             f"PUT /large HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\nContent-Length: 9999999\r\n"
@@ -105,7 +105,7 @@ def test_a_large_body_is_not_asked_for_when_the_client_waits_to_be(service: Serv
         assert read_to_end(connection).startswith(b"HTTP/1.1 413 ")
 
 
-def test_without_a_token_not_even_the_body_is_read(service: Service) -> None:
+def test_without_a_token_not_even_the_body_is_read(service: HttpService) -> None:
     with service.raw() as connection:
         connection.sendall(b"PUT /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
@@ -137,18 +137,18 @@ def test_without_a_token_not_even_the_body_is_read(service: Service) -> None:
 )
 @pytest.mark.parametrize("condition", [{}, {"If_Match": "*"}])
 def test_a_description_of_another_shape_is_refused(
-    service: Service, body: str, told: str, condition: dict[str, str]
+    service: HttpService, body: str, told: str, condition: dict[str, str]
 ) -> None:
     if condition:
         service.put("/orders")
     before = dict(service.administration.queues)
-    reply = service.call("PUT", "/orders", body, **condition)
+    reply = service.request("PUT", "/orders", body, **condition)
     assert reply.status == 400
     assert told in reply.detail
     assert "top secret" not in reply.detail
     assert service.administration.queues == before
 
 
-def test_many_elements_are_bounded_by_the_size_of_the_body(service: Service) -> None:
+def test_many_elements_are_bounded_by_the_size_of_the_body(service: HttpService) -> None:
     assert service.put("/orders", "<a/>" * 16_000).status == 400, "one element is not there twice"
     assert service.put("/orders", "".join(f"<a{number}/>" for number in range(7_000))).status == 201

@@ -6,9 +6,9 @@ import pytest
 
 from twinbus.model.errors import InvalidArgument
 from twinbus.server.http.faults import Forbidden
-from twinbus.server.http.hosts import ANY_HOST, Hosts
+from twinbus.server.http.hosts import ANY_HOST, AllowedHosts
 
-OURS = Hosts(["build-7", "Bus.Corp.Example", "*.test.example"])
+OURS = AllowedHosts(["build-7", "Bus.Corp.Example", "*.test.example"])
 
 
 def headers(host: str | None, *origins: str) -> list[tuple[bytes, bytes]]:

@@ -15,19 +15,19 @@ from twinbus.server.admission import Admission
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 HELD = 4
 MANY = 60
 
 
 @pytest.fixture
-def connect(start_service: Callable[..., Service]) -> Iterator[Callable[[], http.client.HTTPConnection]]:
+def connect(start_service: Callable[..., HttpService]) -> Iterator[Callable[[], http.client.HTTPConnection]]:
     service = start_service(admission=Admission(max_connections=2 * HELD))
     with contextlib.ExitStack() as stack:
 
         def connect() -> http.client.HTTPConnection:
-            connection = http.client.HTTPConnection("127.0.0.1", service.plain.port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", service.http_listener.port, timeout=20)
             connection.auto_open = False
             connection.connect()
             stack.callback(connection.close)

@@ -10,10 +10,10 @@ from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 
-async def test_a_queue_is_made_looked_at_changed_listed_and_deleted(service: Service) -> None:
+async def test_a_queue_is_made_looked_at_changed_listed_and_deleted(service: HttpService) -> None:
     async with ServiceBusAdministrationClient.from_connection_string(
         service.connection_string, connection_verify=service.ca_file, retry_total=0
     ) as client:
@@ -32,7 +32,7 @@ async def test_a_queue_is_made_looked_at_changed_listed_and_deleted(service: Ser
         assert (await client.get_namespace_properties()).name == "contoso"
 
 
-async def test_pages_are_followed(service: Service) -> None:
+async def test_pages_are_followed(service: HttpService) -> None:
     async with ServiceBusAdministrationClient.from_connection_string(
         service.connection_string, connection_verify=service.ca_file, retry_total=0
     ) as client:

@@ -11,7 +11,7 @@ from twinbus.model.description import FOREVER_MS
 from twinbus.model.queue import QueueDescription, QueueRuntime
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 EVERY_OPTION = {
     "auto_delete_on_idle": dt.timedelta(minutes=7),
@@ -31,7 +31,7 @@ EVERY_OPTION = {
 
 
 def test_a_queue_made_with_nothing_said_has_the_defaults(
-    client: ServiceBusAdministrationClient, service: Service
+    client: ServiceBusAdministrationClient, service: HttpService
 ) -> None:
     made = client.create_queue("orders")
     assert made.name == "orders"
@@ -42,10 +42,10 @@ def test_a_queue_made_with_nothing_said_has_the_defaults(
     assert made.user_metadata is None
     assert not made.authorization_rules
     assert service.administration.queues["orders"].description == QueueDescription()
-    assert service.asked == [("Manage", "orders")]
+    assert service.authorisation_requests == [("Manage", "orders")]
 
 
-def test_every_option_arrives_and_comes_back(client: ServiceBusAdministrationClient, service: Service) -> None:
+def test_every_option_arrives_and_comes_back(client: ServiceBusAdministrationClient, service: HttpService) -> None:
     made = client.create_queue("orders", **EVERY_OPTION, status="SendDisabled")  # type: ignore[arg-type]
     assert service.administration.queues["orders"].description == QueueDescription(
         auto_delete_on_idle_ms=420_000,
@@ -69,17 +69,17 @@ def test_every_option_arrives_and_comes_back(client: ServiceBusAdministrationCli
 
 
 def test_targets_of_forwarding_are_names_inside_and_addresses_outside(
-    client: ServiceBusAdministrationClient, service: Service
+    client: ServiceBusAdministrationClient, service: HttpService
 ) -> None:
     made = client.create_queue("orders", forward_to="audit/all", forward_dead_lettered_messages_to="bin")
-    assert made.forward_to == f"sb://localhost:{service.secure.port}/audit/all"
-    assert made.forward_dead_lettered_messages_to == f"sb://localhost:{service.secure.port}/bin"
+    assert made.forward_to == f"sb://localhost:{service.https_listener.port}/audit/all"
+    assert made.forward_dead_lettered_messages_to == f"sb://localhost:{service.https_listener.port}/bin"
     description = service.administration.queues["orders"].description
     assert (description.forward_to, description.forward_dead_lettered_to) == ("audit/all", "bin")
-    assert service.asked == [("Manage", "orders"), ("Send", "audit/all"), ("Send", "bin")]
+    assert service.authorisation_requests == [("Manage", "orders"), ("Send", "audit/all"), ("Send", "bin")]
 
 
-def test_forever_comes_back_as_the_sdk_sent_it(client: ServiceBusAdministrationClient, service: Service) -> None:
+def test_forever_comes_back_as_the_sdk_sent_it(client: ServiceBusAdministrationClient, service: HttpService) -> None:
     forever = client.create_queue("first").default_message_time_to_live
     client.create_queue("second", default_message_time_to_live=forever, auto_delete_on_idle=dt.timedelta.max)
     description = service.administration.queues["second"].description
@@ -88,7 +88,7 @@ def test_forever_comes_back_as_the_sdk_sent_it(client: ServiceBusAdministrationC
 
 
 def test_an_update_changes_what_it_names_and_sends_the_rest_back(
-    client: ServiceBusAdministrationClient, service: Service
+    client: ServiceBusAdministrationClient, service: HttpService
 ) -> None:
     client.create_queue("orders", **EVERY_OPTION)  # type: ignore[arg-type]
     before = service.administration.queues["orders"].description
@@ -101,7 +101,7 @@ def test_an_update_changes_what_it_names_and_sends_the_rest_back(
     assert changed == {"max_delivery_count", "status"}
 
 
-def test_an_update_can_take_forwarding_away(client: ServiceBusAdministrationClient, service: Service) -> None:
+def test_an_update_can_take_forwarding_away(client: ServiceBusAdministrationClient, service: HttpService) -> None:
     properties = client.create_queue("orders", forward_to="audit", user_metadata="mine")
     properties.forward_to = None
     properties.user_metadata = None
@@ -110,7 +110,7 @@ def test_an_update_can_take_forwarding_away(client: ServiceBusAdministrationClie
     assert (description.forward_to, description.user_metadata) == (None, None)
 
 
-def test_what_is_in_a_queue_is_told(client: ServiceBusAdministrationClient, service: Service) -> None:
+def test_what_is_in_a_queue_is_told(client: ServiceBusAdministrationClient, service: HttpService) -> None:
     client.create_queue("orders")
     service.administration.set_runtime(
         "orders",
@@ -143,7 +143,7 @@ def test_what_is_in_a_queue_is_told(client: ServiceBusAdministrationClient, serv
     assert client.get_queue("orders").availability_status == "Limited"
 
 
-def test_a_deleted_queue_is_gone(client: ServiceBusAdministrationClient, service: Service) -> None:
+def test_a_deleted_queue_is_gone(client: ServiceBusAdministrationClient, service: HttpService) -> None:
     client.create_queue("orders")
     client.delete_queue("ORDERS")
     assert service.administration.queues == {}
@@ -158,7 +158,7 @@ def test_the_namespace_tells_its_name(client: ServiceBusAdministrationClient) ->
     assert properties.created_at_utc == dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=dt.UTC)
 
 
-def test_every_api_version_of_the_sdk_is_served(service: Service) -> None:
+def test_every_api_version_of_the_sdk_is_served(service: HttpService) -> None:
     for number, version in enumerate(ApiVersion):
         with ServiceBusAdministrationClient.from_connection_string(
             service.connection_string, connection_verify=service.ca_file, api_version=version, retry_total=0

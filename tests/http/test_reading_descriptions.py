@@ -8,17 +8,17 @@ import pytest
 
 from tests.http.service import ENTRY
 from twinbus.model.atom import envelope
-from twinbus.model.atom.queue import QUEUE
+from twinbus.model.atom.queue import QUEUE_CODEC
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 
 def read(elements: str, current: QueueDescription | None = None) -> QueueDescription:
-    return QUEUE.read(envelope.read_description(ENTRY.format(elements).encode(), QUEUE.tag), current)
+    return QUEUE_CODEC.read(envelope.read_description(ENTRY.format(elements).encode(), QUEUE_CODEC.tag), current)
 
 
 def test_any_order_and_white_space_will_do() -> None:
@@ -45,13 +45,15 @@ def test_prefixes_are_the_senders_choice() -> None:
     for old, new in (("<entry xmlns=", "<a:entry xmlns:a="), ("<content", "<a:content"), ("</", "</a:")):
         body = body.replace(old, new)
     body = body.replace("</a:QueueDescription", "</QueueDescription").replace("</a:MaxD", "</MaxD")
-    assert QUEUE.read(envelope.read_description(body.encode(), QUEUE.tag)) == QueueDescription(max_delivery_count=3)
+    assert QUEUE_CODEC.read(envelope.read_description(body.encode(), QUEUE_CODEC.tag)) == QueueDescription(
+        max_delivery_count=3
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
 def test_other_encodings_are_read(encoding: str) -> None:
     text = f'<?xml version="1.0" encoding="{encoding}"?>' + ENTRY.format("<UserMetadata>\u00e9</UserMetadata>")
-    assert QUEUE.read(envelope.read_description(text.encode(encoding), QUEUE.tag)).user_metadata == "\u00e9"
+    assert QUEUE_CODEC.read(envelope.read_description(text.encode(encoding), QUEUE_CODEC.tag)).user_metadata == "\u00e9"
 
 
 def test_an_update_resets_what_it_leaves_out_but_not_what_is_fixed() -> None:
@@ -108,7 +110,7 @@ def test_forever_is_read_in_every_spelling() -> None:
         assert read(f"<AutoDeleteOnIdle>{text}</AutoDeleteOnIdle>").auto_delete_on_idle_ms == FOREVER_MS
 
 
-def test_a_condition_can_only_be_that_the_queue_exists(service: Service) -> None:
+def test_a_condition_can_only_be_that_the_queue_exists(service: HttpService) -> None:
     service.put("/orders")
     assert service.put("/orders", If_Match="*").status == 200
     assert service.put("/orders", If_Match='"etag"').detail.startswith("If-Match is")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.letters import entry, names_in, rule
+from tests.http.letters import atom_entry, entity_names, rule_entry
 from twinbus.model.rule import (
-    KINDS,
+    VALUE_KINDS,
     CorrelationFilter,
     FalseFilter,
     SqlAction,
@@ -19,7 +19,7 @@ from twinbus.model.rule import (
 )
 
 if TYPE_CHECKING:
-    from tests.http.service import Reply, Service
+    from tests.http.service import HttpResponse, HttpService
     from twinbus.model.rule import Filter
 
 SCHEMA = "http://www.w3.org/2001/XMLSchema"
@@ -34,7 +34,7 @@ TEXTS = {
     "guid": "6f3c1a52-5d4e-4c52-9f57-5f9a8f1f1a11",
     "binary": "AAEC",
 }
-IN_XML = {kind: "base64Binary" if kind == "binary" else kind for kind in KINDS}
+IN_XML = {kind: "base64Binary" if kind == "binary" else kind for kind in VALUE_KINDS}
 
 
 def pair(key: str, kind: str, text: str, prefix: str = "l28") -> str:
@@ -50,14 +50,14 @@ VALUES = {f"@{kind}": Value(kind, text) for kind, text in TEXTS.items()}
 
 
 @pytest.fixture
-def service(service: Service) -> Service:
-    service.call("PUT", "/news", entry("TopicDescription"))
-    service.call("PUT", "/news/subscriptions/all", entry("SubscriptionDescription"))
+def service(service: HttpService) -> HttpService:
+    service.request("PUT", "/news", atom_entry("TopicDescription"))
+    service.request("PUT", "/news/subscriptions/all", atom_entry("SubscriptionDescription"))
     return service
 
 
-def put(service: Service, elements: str, name: str = "one", **headers: str) -> Reply:
-    return service.call("PUT", f"/news/Subscriptions/all/Rules/{name}", rule(elements), **headers)
+def put(service: HttpService, elements: str, name: str = "one", **headers: str) -> HttpResponse:
+    return service.request("PUT", f"/news/Subscriptions/all/Rules/{name}", rule_entry(elements), **headers)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def put(service: Service, elements: str, name: str = "one", **headers: str) -> R
         ),
     ],
 )
-def test_filters_are_read_and_come_back(service: Service, elements: str, wanted: Filter) -> None:
+def test_filters_are_read_and_come_back(service: HttpService, elements: str, wanted: Filter) -> None:
     reply = put(service, elements)
     assert reply.status == 201
     rules = service.administration.rules["news/subscriptions/all"]
@@ -119,15 +119,15 @@ def test_filters_are_read_and_come_back(service: Service, elements: str, wanted:
         ),
     ],
 )
-def test_actions_are_read(service: Service, elements: str, wanted: SqlAction | None) -> None:
+def test_actions_are_read(service: HttpService, elements: str, wanted: SqlAction | None) -> None:
     assert put(service, elements).status == 201
     assert service.administration.rules["news/subscriptions/all"]["one"].action == wanted
 
 
-def test_a_rule_is_written_as_javascript_reads_it(service: Service) -> None:
+def test_a_rule_is_written_as_javascript_reads_it(service: HttpService) -> None:
     elements = f'<Filter i:type="SqlFilter"><SqlExpression>a=1</SqlExpression><Parameters>{PAIRS}</Parameters></Filter>'
     text = put(service, elements).text
-    assert names_in(text, "RuleDescription") == ["Filter", "Action", "CreatedAt", "Name"]
+    assert entity_names(text, "RuleDescription") == ["Filter", "Action", "CreatedAt", "Name"]
     assert re.findall("<id>[^<]*(/news[^<]*)</id>", text) == ["/news/Subscriptions/all/Rules/one"]
     assert '<Filter i:type="SqlFilter"><SqlExpression>a=1</SqlExpression><CompatibilityLevel>20<' in text
     assert '<Action i:type="EmptyRuleAction" /><CreatedAt>2023-11-14T22:13:20.123Z</CreatedAt><Name>one</Name>' in text
@@ -137,14 +137,14 @@ def test_a_rule_is_written_as_javascript_reads_it(service: Service) -> None:
     ]
 
 
-def test_filters_that_are_always_the_same_have_an_expression_too(service: Service) -> None:
+def test_filters_that_are_always_the_same_have_an_expression_too(service: HttpService) -> None:
     assert "<SqlExpression>1=1</SqlExpression>" in put(service, "", "yes").text
     assert "<SqlExpression>1=0</SqlExpression>" in put(service, '<Filter i:type="FalseFilter"/>', "no").text
 
 
-def test_a_list_of_rules(service: Service) -> None:
+def test_a_list_of_rules(service: HttpService) -> None:
     put(service, "")
-    text = service.call("GET", "/news/subscriptions/all/rules/?$top=1").text
+    text = service.request("GET", "/news/subscriptions/all/rules/?$top=1").text
     assert re.findall("<id>[^<]*(/news[^<]*)</id>", text) == [
         "/news/Subscriptions/all/Rules",
         "/news/Subscriptions/all/Rules/$Default",
@@ -182,7 +182,7 @@ def test_a_list_of_rules(service: Service) -> None:
         (f'<Filter i:type="SqlFilter"><SqlExpression>{"x" * 1025}</SqlExpression></Filter>', "1025 characters"),
     ],
 )
-def test_what_is_no_rule_is_told_so(service: Service, elements: str, told: str) -> None:
+def test_what_is_no_rule_is_told_so(service: HttpService, elements: str, told: str) -> None:
     for condition in ({}, {"If_Match": "*"}):
         reply = put(service, elements, **condition)
         assert reply.status == 400
@@ -190,10 +190,10 @@ def test_what_is_no_rule_is_told_so(service: Service, elements: str, told: str) 
     assert list(service.administration.rules["news/subscriptions/all"]) == ["$default"]
 
 
-def test_a_name_in_another_spelling_is_the_same(service: Service) -> None:
+def test_a_name_in_another_spelling_is_the_same(service: HttpService) -> None:
     assert put(service, "<Name>ONE</Name>").status == 201
     assert put(service, "", "one").status == 409
     assert put(service, '<Filter i:type="FalseFilter"/>', "ONE", If_Match="*").status == 200
-    assert "<Name>one</Name>" in service.call("GET", "/news/subscriptions/all/rules/oNe").text
-    assert service.call("DELETE", "/news/subscriptions/all/rules/One").status == 200
-    assert service.call("GET", "/news/subscriptions/all/rules/one").status == 404
+    assert "<Name>one</Name>" in service.request("GET", "/news/subscriptions/all/rules/oNe").text
+    assert service.request("DELETE", "/news/subscriptions/all/rules/One").status == 200
+    assert service.request("GET", "/news/subscriptions/all/rules/one").status == 404

@@ -95,7 +95,7 @@ async def test_an_idle_connection_holds_nothing_up() -> None:
 async def test_nor_does_one_over_tls_whose_client_never_agrees_to_its_end(
     tls: ssl.SSLContext, certificate_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "LAST_WORDS_S", 60)
+    monkeypatch.setattr(listener_module, "CLOSE_TIMEOUT_S", 60)
     app = SlowApp()
     app.may_answer.set()
     listener = await listen(app, tls=tls)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 ORDER = [
     "LockDuration",
@@ -53,8 +53,8 @@ CREATE = (
 
 
 @pytest.fixture
-def entry(service: Service) -> str:
-    reply = service.call("PUT", "/team/orders?api-version=2021-05", CREATE, Content_Type="application/atom+xml")
+def entry(service: HttpService) -> str:
+    reply = service.request("PUT", "/team/orders?api-version=2021-05", CREATE, Content_Type="application/atom+xml")
     assert reply.status == 201
     return reply.text
 
@@ -82,8 +82,8 @@ def test_the_elements_have_the_order_of_the_contract(entry: str) -> None:
     assert [name for name in re.findall(r"<(\w+)[ >/]", description)[1:] if name != "d2p1"] == ORDER
 
 
-def test_the_name_is_the_path_of_the_id(entry: str, service: Service) -> None:
-    assert re.findall("<id>([^<]*)</id>", entry) == [f"http://127.0.0.1:{service.plain.port}/team/orders"]
+def test_the_name_is_the_path_of_the_id(entry: str, service: HttpService) -> None:
+    assert re.findall("<id>([^<]*)</id>", entry) == [f"http://127.0.0.1:{service.http_listener.port}/team/orders"]
 
 
 def test_the_children_of_an_entry_are_those_of_the_service(entry: str) -> None:
@@ -118,9 +118,9 @@ def test_values_are_written_as_the_service_does(entry: str) -> None:
         assert expected in entry
 
 
-def test_a_feed_holds_entries_of_the_same_kind(entry: str, service: Service) -> None:
+def test_a_feed_holds_entries_of_the_same_kind(entry: str, service: HttpService) -> None:
     assert entry
-    feed = service.call("GET", "/$Resources/Queues?api-version=2021-05")
+    feed = service.request("GET", "/$Resources/Queues?api-version=2021-05")
     assert feed.headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
     assert re.match(
         '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">Queues</title><id>[^<]*</id>'
@@ -129,8 +129,8 @@ def test_a_feed_holds_entries_of_the_same_kind(entry: str, service: Service) -> 
     )
 
 
-def test_the_namespace_is_an_entry_too(service: Service) -> None:
-    text = service.call("GET", "/$namespaceinfo?api-version=2021-05").text
+def test_the_namespace_is_an_entry_too(service: HttpService) -> None:
+    text = service.request("GET", "/$namespaceinfo?api-version=2021-05").text
     assert re.findall(r"<(\w+)[^>]*>[^<]*</\1>", text[text.index("<NamespaceInfo") :]) == [
         "CreatedTime",
         "MessagingSKU",
@@ -140,8 +140,8 @@ def test_the_namespace_is_an_entry_too(service: Service) -> None:
     ]
 
 
-def test_an_error_has_a_code_and_a_detail_and_no_namespace(service: Service) -> None:
-    reply = service.call("GET", "/missing")
+def test_an_error_has_a_code_and_a_detail_and_no_namespace(service: HttpService) -> None:
+    reply = service.request("GET", "/missing")
     tracking_id = r"TrackingId:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     told = rf"<Error><Code>404</Code><Detail>The messaging entity 'missing' could not be found\. {tracking_id}"
     assert re.fullmatch(f"{told}</Detail></Error>", reply.text)

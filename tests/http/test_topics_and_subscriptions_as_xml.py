@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http.letters import entry, names_in
+from tests.http.letters import atom_entry, entity_names
 from twinbus.model.rule import RuleDescription, SqlAction, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 
 if TYPE_CHECKING:
-    from tests.http.service import Reply, Service
+    from tests.http.service import HttpResponse, HttpService
 
 TOPIC = [
     "DefaultMessageTimeToLive",
@@ -63,52 +63,52 @@ SUBSCRIPTION = [
 ]
 
 
-def make_topic(service: Service, path: str, elements: str = "", **headers: str) -> Reply:
-    return service.call("PUT", path, entry("TopicDescription", elements), **headers)
+def make_topic(service: HttpService, path: str, elements: str = "", **headers: str) -> HttpResponse:
+    return service.request("PUT", path, atom_entry("TopicDescription", elements), **headers)
 
 
-def make_subscription(service: Service, path: str, elements: str = "", **headers: str) -> Reply:
-    return service.call("PUT", path, entry("SubscriptionDescription", elements), **headers)
+def make_subscription(service: HttpService, path: str, elements: str = "", **headers: str) -> HttpResponse:
+    return service.request("PUT", path, atom_entry("SubscriptionDescription", elements), **headers)
 
 
 def ids(text: str) -> list[str]:
     return [re.sub("^https?://[^/]*", "", found) for found in re.findall("<id>([^<]*)</id>", text)]
 
 
-def test_a_topic_has_the_elements_of_the_contract_in_their_order(service: Service) -> None:
+def test_a_topic_has_the_elements_of_the_contract_in_their_order(service: HttpService) -> None:
     reply = make_topic(service, "/team/news", "<UserMetadata>x</UserMetadata>")
     assert reply.status == 201
-    assert names_in(reply.text, "TopicDescription") == TOPIC
+    assert entity_names(reply.text, "TopicDescription") == TOPIC
     assert ids(reply.text) == ["/team/news"]
     assert '<title type="text">team/news</title>' in reply.text
 
 
-def test_a_subscription_has_the_elements_of_the_contract_in_their_order(service: Service) -> None:
+def test_a_subscription_has_the_elements_of_the_contract_in_their_order(service: HttpService) -> None:
     make_topic(service, "/team/news")
     elements = "<ForwardTo>a</ForwardTo><ForwardDeadLetteredMessagesTo>b</ForwardDeadLetteredMessagesTo>"
     reply = make_subscription(service, "/team%2Fnews/subscriptions/all", f"<UserMetadata>x</UserMetadata>{elements}")
     assert reply.status == 201
-    assert names_in(reply.text, "SubscriptionDescription") == SUBSCRIPTION
+    assert entity_names(reply.text, "SubscriptionDescription") == SUBSCRIPTION
     assert ids(reply.text) == ["/team/news/Subscriptions/all"]
     assert '<title type="text">all</title>' in reply.text
 
 
 @pytest.mark.parametrize("address", ["/news/subscriptions", "/news/Subscriptions/", "/NEWS/SUBSCRIPTIONS"])
-def test_a_list_of_subscriptions_is_found_however_its_address_is_spelled(service: Service, address: str) -> None:
+def test_a_list_of_subscriptions_is_found_however_its_address_is_spelled(service: HttpService, address: str) -> None:
     make_topic(service, "/news")
     for name in ("b", "a"):
         make_subscription(service, f"/news/Subscriptions/{name}")
-    reply = service.call("GET", f"{address}?$top=1")
+    reply = service.request("GET", f"{address}?$top=1")
     assert reply.headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
     assert ids(reply.text)[1:] == ["/news/Subscriptions/a"]
     assert re.findall('<link rel="next" href="[^"?]*([^"]*)"', reply.text) == ["?$top=1&amp;$skip=1"]
 
 
-def test_the_counts_have_one_attribute_which_is_their_prefix(service: Service) -> None:
+def test_the_counts_have_one_attribute_which_is_their_prefix(service: HttpService) -> None:
     make_topic(service, "/news")
     make_subscription(service, "/news/subscriptions/all")
     for path in ("/news", "/news/subscriptions/all"):
-        text = service.call("GET", path).text
+        text = service.request("GET", path).text
         assert re.findall("<CountDetails ([^>]*)>", text) == [
             'xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus"'
         ]
@@ -121,7 +121,7 @@ def test_the_counts_have_one_attribute_which_is_their_prefix(service: Service) -
         ]
 
 
-def test_what_was_said_is_kept(service: Service) -> None:
+def test_what_was_said_is_kept(service: HttpService) -> None:
     make_topic(service, "/news", "<FilteringMessagesBeforePublishing>true</FilteringMessagesBeforePublishing>")
     assert service.administration.topics["news"].description == TopicDescription(
         filtering_messages_before_publishing=True
@@ -131,16 +131,16 @@ def test_what_was_said_is_kept(service: Service) -> None:
     assert service.administration.subscriptions[path].description == SubscriptionDescription(max_delivery_count=3)
 
 
-def test_an_old_api_version_is_not_shown_what_came_later(service: Service) -> None:
+def test_an_old_api_version_is_not_shown_what_came_later(service: HttpService) -> None:
     make_topic(service, "/news", "<EnablePartitioning>true</EnablePartitioning>")
-    assert names_in(service.call("GET", "/news?api-version=2024-05").text, "TopicDescription") == [
+    assert entity_names(service.request("GET", "/news?api-version=2024-05").text, "TopicDescription") == [
         name for name in TOPIC if name != "UserMetadata"
     ]
     new = {"SqlFilterCount", "CorrelationFilterCount"}
-    assert set(names_in(service.call("GET", "/news?api-version=2021-05").text, "TopicDescription")) == (
+    assert set(entity_names(service.request("GET", "/news?api-version=2021-05").text, "TopicDescription")) == (
         {*TOPIC} - new - {"UserMetadata"}
     )
-    assert set(names_in(service.call("GET", "/news?api-version=2012-03").text, "TopicDescription")) == (
+    assert set(entity_names(service.request("GET", "/news?api-version=2012-03").text, "TopicDescription")) == (
         {*TOPIC} - new - {"UserMetadata", "EnablePartitioning"}
     )
     reply = make_topic(service, "/old?api-version=2013-08", "<EnablePartitioning>true</EnablePartitioning>")
@@ -150,7 +150,7 @@ def test_an_old_api_version_is_not_shown_what_came_later(service: Service) -> No
 # --- the rule that comes with a subscription --------------------------------------------------------------------------
 
 
-def test_a_subscription_may_bring_its_rule(service: Service) -> None:
+def test_a_subscription_may_bring_its_rule(service: HttpService) -> None:
     make_topic(service, "/news")
     described = (
         '<DefaultRuleDescription><Filter i:type="SqlFilter"><SqlExpression>a = 1</SqlExpression></Filter>'
@@ -166,7 +166,7 @@ def test_a_subscription_may_bring_its_rule(service: Service) -> None:
     )
 
 
-def test_a_rule_that_comes_without_a_name_is_the_default_one(service: Service) -> None:
+def test_a_rule_that_comes_without_a_name_is_the_default_one(service: HttpService) -> None:
     make_topic(service, "/news")
     described = '<DefaultRuleDescription><Filter i:type="FalseFilter"/></DefaultRuleDescription>'
     make_subscription(service, "/news/subscriptions/all", described)
@@ -174,7 +174,7 @@ def test_a_rule_that_comes_without_a_name_is_the_default_one(service: Service) -
     assert (rule.name, type(rule.filter).__name__) == ("$Default", "FalseFilter")
 
 
-def test_a_rule_that_cannot_be_stops_the_subscription(service: Service) -> None:
+def test_a_rule_that_cannot_be_stops_the_subscription(service: HttpService) -> None:
     make_topic(service, "/news")
     described = '<DefaultRuleDescription><Filter i:type="MagicFilter"/></DefaultRuleDescription>'
     reply = make_subscription(service, "/news/subscriptions/all", described)
@@ -183,7 +183,7 @@ def test_a_rule_that_cannot_be_stops_the_subscription(service: Service) -> None:
     assert service.administration.subscriptions == {}
 
 
-def test_an_update_of_a_subscription_does_not_touch_its_rules(service: Service) -> None:
+def test_an_update_of_a_subscription_does_not_touch_its_rules(service: HttpService) -> None:
     make_topic(service, "/news")
     make_subscription(service, "/news/subscriptions/all")
     before = dict(service.administration.rules["news/subscriptions/all"])
@@ -207,14 +207,14 @@ def test_an_update_of_a_subscription_does_not_touch_its_rules(service: Service) 
 )
 @pytest.mark.parametrize("condition", [{}, {"If_Match": "*"}])
 def test_a_description_has_to_fit_its_address(
-    service: Service, address: str, description: str, allowed: str, condition: dict[str, str]
+    service: HttpService, address: str, description: str, allowed: str, condition: dict[str, str]
 ) -> None:
-    reply = service.call("PUT", address, entry(description), **condition)
+    reply = service.request("PUT", address, atom_entry(description), **condition)
     assert reply.status == 400
     assert f"{description}'; at this address it can be {allowed}" in reply.detail
 
 
-def test_subscriptions_have_no_keys(service: Service) -> None:
+def test_subscriptions_have_no_keys(service: HttpService) -> None:
     make_topic(service, "/news")
     rules = "<AuthorizationRules><AuthorizationRule><KeyName>k</KeyName></AuthorizationRule></AuthorizationRules>"
     reply = make_subscription(service, "/news/subscriptions/all", rules)

@@ -13,15 +13,15 @@ import pytest
 from tests.http.service import TOKEN
 
 if TYPE_CHECKING:
-    from tests.http.service import Service
+    from tests.http.service import HttpService
 
 COMPARE = (Path(__file__).parents[2] / "bench" / "peer" / "compare").read_text()
 
 
-def make_queue(service: Service, name: str, *, is_partitioned: bool) -> int:
+def make_queue(service: HttpService, name: str, *, is_partitioned: bool) -> int:
     template = re.findall('ATOM = """(.*?)"""', COMPARE, re.DOTALL)[0]
     request = urllib.request.Request(  # our own server
-        f"http://127.0.0.1:{service.plain.port}/{name}?api-version=2021-05",
+        f"http://127.0.0.1:{service.http_listener.port}/{name}?api-version=2021-05",
         template.format(str(is_partitioned).lower()).encode(),
         method="PUT",
         headers={**TOKEN, "Content-Type": "application/atom+xml"},
@@ -30,7 +30,7 @@ def make_queue(service: Service, name: str, *, is_partitioned: bool) -> int:
         return int(response.status)
 
 
-def test_its_queues_are_made_and_a_second_time_are_a_conflict(service: Service) -> None:
+def test_its_queues_are_made_and_a_second_time_are_a_conflict(service: HttpService) -> None:
     assert make_queue(service, "bench-plain", is_partitioned=False) == 201
     assert make_queue(service, "bench-partitioned", is_partitioned=True) == 201
     with pytest.raises(urllib.error.HTTPError) as caught:

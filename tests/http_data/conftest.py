@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.http_data.web import Web
+from tests.http_data.web import HttpClient
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.fixture
-def web(server: Served) -> Web:
-    return Web(server)
+def http_client(server: ServerProcess) -> HttpClient:
+    return HttpClient(server)

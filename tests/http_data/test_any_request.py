@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.http_data.web import BATCH
-from tests.served import ATOM
+from tests.served import QUEUE_ENTRY
 
 if TYPE_CHECKING:
-    from tests.http_data.web import Web
+    from tests.http_data.web import HttpClient
 
 METHODS = st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "BREW"])
 PIECES = st.sampled_from(
@@ -123,7 +123,7 @@ BODIES = st.one_of(
     st.just(b""),
     st.binary(max_size=100),
     st.lists(ITEMS, max_size=3).map(lambda items: json.dumps(items).encode()),
-    st.text(max_size=30).map(lambda text: ATOM.format(f"<LockDuration>{text}</LockDuration>").encode()),
+    st.text(max_size=30).map(lambda text: QUEUE_ENTRY.format(f"<LockDuration>{text}</LockDuration>").encode()),
 )
 
 
@@ -143,7 +143,7 @@ BODIES = st.one_of(
     is_known=st.integers(0, 9).map(bool),
 )
 def ask(
-    web: Web,
+    http_client: HttpClient,
     queue: str,
     *,
     method: str,
@@ -155,8 +155,8 @@ def ask(
 ) -> None:
     method = "GET" if method == "DELETE" and pieces == ["QUEUE"] else method  # else the rest would find nothing
     target = "/" + "/".join(queue if piece == "QUEUE" else piece for piece in pieces) + f"?{query}"
-    shown = {"Authorization": web.server.token("").encode()} if is_known else {}
-    connection = web.kept
+    shown = {"Authorization": http_client.server.token("").encode()} if is_known else {}
+    connection = http_client.connection
     connection.request(method, target, body, shown | headers)
     answer = connection.getresponse()
     content = answer.read()
@@ -164,6 +164,8 @@ def ask(
     assert answer.status != 101
 
 
-def test_no_request_makes_the_server_fail(web: Web, queue: str) -> None:
-    with closing(http.client.HTTPConnection(web.server.host, web.server.http_port, timeout=20)) as web.kept:
-        ask(web, queue)
+def test_no_request_makes_the_server_fail(http_client: HttpClient, queue: str) -> None:
+    with closing(
+        http.client.HTTPConnection(http_client.server.host, http_client.server.http_port, timeout=20)
+    ) as http_client.connection:
+        ask(http_client, queue)

@@ -12,12 +12,12 @@ import pytest
 from tests.http_data.web import BATCH
 
 if TYPE_CHECKING:
-    from tests.http_data.web import Web
-    from tests.served import Served
+    from tests.http_data.web import HttpClient
+    from tests.served import ServerProcess
 
 
-def test_all_messages_of_a_batch_are_there_in_their_order(web: Web, queue: str) -> None:
-    sent = web.send_batch(
+def test_all_messages_of_a_batch_are_there_in_their_order(http_client: HttpClient, queue: str) -> None:
+    sent = http_client.send_batch(
         queue,
         [
             {"Body": "first", "BrokerProperties": {"MessageId": "m-1", "Label": "l", "TimeToLiveTimeSpan": "00:01:30"}},
@@ -26,7 +26,7 @@ def test_all_messages_of_a_batch_are_there_in_their_order(web: Web, queue: str) 
         ],
     )
     assert (sent.status, sent.body) == (201, b"")
-    first, second, third = (web.take(queue) for _ in range(3))
+    first, second, third = (http_client.receive_and_delete(queue) for _ in range(3))
     assert (first.body, second.body.decode(), third.body) == (b"first", "zweite Łódź", b"")
     assert {name: first.properties[name] for name in ("MessageId", "Label", "TimeToLive")} == {
         "MessageId": "m-1",
@@ -52,36 +52,38 @@ def test_all_messages_of_a_batch_are_there_in_their_order(web: Web, queue: str) 
         ([{"Body": "x"}, {"BrokerProperties": {"MessageId": "x" * 129}}], "129 characters"),
     ],
 )
-def test_one_that_is_wrong_is_the_end_of_all(web: Web, server: Served, queue: str, items: object, told: str) -> None:
-    refused = web.send_batch(queue, items)
+def test_one_that_is_wrong_is_the_end_of_all(
+    http_client: HttpClient, server: ServerProcess, queue: str, items: object, told: str
+) -> None:
+    refused = http_client.send_batch(queue, items)
     assert refused.status == 400
     assert told in refused.detail
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b"\xff", b'[{"Body": "\\ud800"}]', b"[" * 5000, b'[{"Body": "x"}] x'])
-def test_what_is_no_json_is_refused(web: Web, queue: str, body: bytes) -> None:
-    refused = web.send(queue, body, Content_Type=f"{BATCH}; charset=utf-8")
+def test_what_is_no_json_is_refused(http_client: HttpClient, queue: str, body: bytes) -> None:
+    refused = http_client.send(queue, body, Content_Type=f"{BATCH}; charset=utf-8")
     assert (refused.status, refused.detail[:11]) == (400, "the batch: ")
 
 
-def test_a_batch_is_no_larger_than_a_message(web: Web, server: Served, queue: str) -> None:
-    assert web.send_batch(queue, [{"Body": "x" * 200_000}]).status == 201
-    large = web.send_batch(queue, [{"Body": "x" * 150_000}, {"Body": "x" * 150_000}])
+def test_a_batch_is_no_larger_than_a_message(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
+    assert http_client.send_batch(queue, [{"Body": "x" * 200_000}]).status == 201
+    large = http_client.send_batch(queue, [{"Body": "x" * 150_000}, {"Body": "x" * 150_000}])
     assert (large.status, large.detail[:12]) == (403, "the body has")
-    grown = web.send(queue, json.dumps([{}] * 9_000), Content_Type=BATCH)
+    grown = http_client.send(queue, json.dumps([{}] * 9_000), Content_Type=BATCH)
     assert (grown.status, "a batch can have" in grown.detail) == (403, True)
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
-def test_many_small_messages_hold_nobody_up(web: Web, queue: str) -> None:
+def test_many_small_messages_hold_nobody_up(http_client: HttpClient, queue: str) -> None:
     longest, is_over = 0.0, threading.Event()
 
     def look() -> None:
         nonlocal longest
         while not is_over.is_set():
             began = time.monotonic()
-            web.call("GET", "/health")
+            http_client.request("GET", "/health")
             longest = max(longest, time.monotonic() - began)
 
     watch = threading.Thread(target=look)
@@ -89,7 +91,7 @@ def test_many_small_messages_hold_nobody_up(web: Web, queue: str) -> None:
     took = []
     for _ in range(5):
         began = time.monotonic()
-        assert web.send_batch(queue, [{"Body": "x"}] * 4_000).status == 201
+        assert http_client.send_batch(queue, [{"Body": "x"}] * 4_000).status == 201
         took.append(time.monotonic() - began)
     is_over.set()
     watch.join()

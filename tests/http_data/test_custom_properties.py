@@ -15,8 +15,8 @@ from tests.http_data.web import BATCH
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.http_data.web import Web
-    from tests.served import Served
+    from tests.http_data.web import HttpClient
+    from tests.served import ServerProcess
 
 VALUES = {
     '"High"': "High",
@@ -32,7 +32,7 @@ VALUES = {
 
 
 @pytest.fixture
-def client(server: Served) -> Iterator[ServiceBusClient]:
+def client(server: ServerProcess) -> Iterator[ServiceBusClient]:
     with ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client:
         yield client
 
@@ -44,9 +44,11 @@ def received_by_amqp(client: ServiceBusClient, queue: str) -> Any:  # noqa: ANN4
     return message
 
 
-def test_values_are_what_json_says_and_names_keep_their_case(web: Web, queue: str, client: ServiceBusClient) -> None:
+def test_values_are_what_json_says_and_names_keep_their_case(
+    http_client: HttpClient, queue: str, client: ServiceBusClient
+) -> None:
     names = {f"X{number}-Mixed.Case": text for number, text in enumerate(VALUES)}
-    web.send(queue, "x", **names, Priority="High, said without quotes", User_Agent="a browser", X_MS_Thing="1")
+    http_client.send(queue, "x", **names, Priority="High, said without quotes", User_Agent="a browser", X_MS_Thing="1")
     found = received_by_amqp(client, queue).application_properties
     assert {name.decode(): value for name, value in found.items()} == {
         **{name: _bytes(VALUES[text]) for name, text in names.items()},
@@ -59,8 +61,10 @@ def _bytes(value: object) -> object:
     return value.encode() if isinstance(value, str) else value
 
 
-def test_a_message_sent_over_http_is_whole_over_amqp(web: Web, queue: str, client: ServiceBusClient) -> None:
-    web.send(
+def test_a_message_sent_over_http_is_whole_over_amqp(
+    http_client: HttpClient, queue: str, client: ServiceBusClient
+) -> None:
+    http_client.send(
         queue,
         b"\x00 an order",
         Content_Type="text/order",
@@ -84,7 +88,9 @@ def test_a_message_sent_over_http_is_whole_over_amqp(web: Web, queue: str, clien
     )
 
 
-def test_properties_of_amqp_are_headers_where_they_can_be(web: Web, queue: str, client: ServiceBusClient) -> None:
+def test_properties_of_amqp_are_headers_where_they_can_be(
+    http_client: HttpClient, queue: str, client: ServiceBusClient
+) -> None:
     when, name = datetime(2026, 1, 1, 12, tzinfo=UTC), uuid.uuid4()
     properties: dict[Any, Any] = {
         "Priority": 'H"igh\r\nSet-Cookie: x',
@@ -103,7 +109,7 @@ def test_properties_of_amqp_are_headers_where_they_can_be(web: Web, queue: str, 
     }
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage(b"x", application_properties=properties))
-    received = web.lock(queue)
+    received = http_client.peek_lock(queue)
     standard = {"content-length", "date", "brokerproperties", "location"}
     assert {key: value for key, value in received.headers.items() if key.lower() not in standard} == {
         "Priority": '"H\\"igh\\r\\nSet-Cookie: x"',
@@ -113,7 +119,7 @@ def test_properties_of_amqp_are_headers_where_they_can_be(web: Web, queue: str, 
         "IsBig": "true",
     }
     assert received.body == b"x"
-    assert received.headers["Location"].startswith(f"http://{web.server.host}:")
+    assert received.headers["Location"].startswith(f"http://{http_client.server.host}:")
 
 
 @pytest.mark.parametrize(
@@ -125,18 +131,20 @@ def test_properties_of_amqp_are_headers_where_they_can_be(web: Web, queue: str, 
     ],
 )
 def test_bodies_that_are_no_bytes(
-    web: Web, queue: str, client: ServiceBusClient, message: AmqpAnnotatedMessage, expected: bytes
+    http_client: HttpClient, queue: str, client: ServiceBusClient, message: AmqpAnnotatedMessage, expected: bytes
 ) -> None:
     with client.get_queue_sender(queue) as sender:
         sender.send_messages(message)
-    assert web.lock(queue).body.startswith(expected)
+    assert http_client.peek_lock(queue).body.startswith(expected)
 
 
 @pytest.mark.parametrize("number", ["1" * 400, "-" + "9" * 400, "1" * 5_000, "1e999", "-1e999"])
-def test_a_number_that_no_property_can_hold_is_refused(web: Web, server: Served, queue: str, number: str) -> None:
-    header = web.send(queue, "x", Weight=number)
-    batch = web.send(queue, f'[{{"UserProperties": {{"Weight": {number}}}}}]', Content_Type=BATCH)
+def test_a_number_that_no_property_can_hold_is_refused(
+    http_client: HttpClient, server: ServerProcess, queue: str, number: str
+) -> None:
+    header = http_client.send(queue, "x", Weight=number)
+    batch = http_client.send(queue, f'[{{"UserProperties": {{"Weight": {number}}}}}]', Content_Type=BATCH)
     assert (header.status, batch.status) == (400, 400)
     assert "'Weight' is a number beyond those of 64 bits" in header.detail
-    assert web.send(queue, "x", Weight=f'"{number}"').status == 201
-    assert server.counts(queue) == (1, 0)
+    assert http_client.send(queue, "x", Weight=f'"{number}"').status == 201
+    assert server.message_counts(queue) == (1, 0)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.service import read_to_end
-from tests.http_data.web import Web
-from tests.served_here import serving_here
+from tests.http_data.web import HttpClient
+from tests.served_here import run_server_in_process
 from twinbus.server.keys import Key, Right
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.mark.parametrize(
@@ -46,37 +46,43 @@ if TYPE_CHECKING:
         ('{"a":' * 2_000, "BrokerProperties: "),
     ],
 )
-def test_broker_properties_that_cannot_be(web: Web, server: Served, queue: str, properties: str, told: str) -> None:
-    refused = web.send(queue, "x", BrokerProperties=properties)
+def test_broker_properties_that_cannot_be(
+    http_client: HttpClient, server: ServerProcess, queue: str, properties: str, told: str
+) -> None:
+    refused = http_client.send(queue, "x", BrokerProperties=properties)
     assert refused.status == 400
     assert told in refused.detail
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_broker_properties_twice(web: Web, queue: str) -> None:
-    with web.raw() as connection:
+def test_broker_properties_twice(http_client: HttpClient, queue: str) -> None:
+    with http_client.raw_socket() as connection:
         lines = ("BrokerProperties: {}", "brokerproperties: {}", "Content-Length: 0", "Connection: close")
-        connection.sendall(web.head("POST", f"/{queue}/messages", *lines))
+        connection.sendall(http_client.request_head("POST", f"/{queue}/messages", *lines))
         assert b"there are several headers BrokerProperties" in read_to_end(connection)
 
 
-def test_a_message_is_no_larger_than_its_queue_takes(web: Web, server: Served, queue: str) -> None:
-    assert web.send(queue, b"x" * 262_000).status == 201
-    with_its_properties = web.send(queue, b"x" * 262_140)
+def test_a_message_is_no_larger_than_its_queue_takes(
+    http_client: HttpClient, server: ServerProcess, queue: str
+) -> None:
+    assert http_client.send(queue, b"x" * 262_000).status == 201
+    with_its_properties = http_client.send(queue, b"x" * 262_140)
     assert (with_its_properties.status, "it can have 262144" in with_its_properties.detail) == (403, True)
-    assert web.send(queue, b"x" * 262_145).status == 403
-    assert web.send(queue, b"x" * 20_000_000).status == 403
-    assert web.send(queue, "x", **{f"P{number}": "x" * 30_000 for number in range(2)}).status == 201
-    assert web.send(queue, "x", P="x" * 33_000).status == 403
-    assert server.counts(queue) == (2, 0)
+    assert http_client.send(queue, b"x" * 262_145).status == 403
+    assert http_client.send(queue, b"x" * 20_000_000).status == 403
+    assert http_client.send(queue, "x", **{f"P{number}": "x" * 30_000 for number in range(2)}).status == 201
+    assert http_client.send(queue, "x", P="x" * 33_000).status == 403
+    assert server.message_counts(queue) == (2, 0)
 
 
 @pytest.mark.parametrize("lines", [["BrokerProperties: " + "x" * 70_000], [f"P{n}: " + "x" * 10_000 for n in range(7)]])
-def test_more_properties_than_a_request_can_have(web: Web, server: Served, queue: str, lines: list[str]) -> None:
-    with web.raw() as connection:
-        connection.sendall(web.head("POST", f"/{queue}/messages", *lines, "Content-Length: 0"))
+def test_more_properties_than_a_request_can_have(
+    http_client: HttpClient, server: ServerProcess, queue: str, lines: list[str]
+) -> None:
+    with http_client.raw_socket() as connection:
+        connection.sendall(http_client.request_head("POST", f"/{queue}/messages", *lines, "Content-Length: 0"))
         assert read_to_end(connection).startswith(b"HTTP/1.1 400 ")
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +99,19 @@ def test_more_properties_than_a_request_can_have(web: Web, server: Served, queue
 class TestEachRequest:
     """... whichever it is."""
 
-    def test_an_entity_that_is_not_there(self, web: Web, method: str, target: str) -> None:
+    def test_an_entity_that_is_not_there(self, http_client: HttpClient, method: str, target: str) -> None:
         for name in ("missing", "missing/subscriptions/all", "missing/$DeadLetterQueue"):
-            refused = web.call(method, target.format(name))
+            refused = http_client.request(method, target.format(name))
             assert refused.status == 404
             assert refused.detail.startswith("The messaging entity 'missing")
 
-    def test_an_address_that_has_no_messages(self, web: Web, queue: str, method: str, target: str) -> None:
-        assert web.call(method, target.format(f"{queue}/$management")).status == 404
+    def test_an_address_that_has_no_messages(
+        self, http_client: HttpClient, queue: str, method: str, target: str
+    ) -> None:
+        assert http_client.request(method, target.format(f"{queue}/$management")).status == 404
 
     def test_a_token_that_is_over_missing_forged_or_for_another(
-        self, web: Web, server: Served, queue: str, method: str, target: str
+        self, http_client: HttpClient, server: ServerProcess, queue: str, method: str, target: str
     ) -> None:
         for token in (
             server.token("", lifetime_s=-10),
@@ -113,33 +121,35 @@ class TestEachRequest:
             "Bearer e30.e30.e30",
             "nonsense",
         ):
-            assert web.call(method, target.format(queue), token=token).status == 401
+            assert http_client.request(method, target.format(queue), token=token).status == 401
 
-    def test_the_token_is_looked_at_before_the_body(self, web: Web, queue: str, method: str, target: str) -> None:
-        with web.raw() as connection:
+    def test_the_token_is_looked_at_before_the_body(
+        self, http_client: HttpClient, queue: str, method: str, target: str
+    ) -> None:
+        with http_client.raw_socket() as connection:
             connection.sendall(f"{method} {target.format(queue)} HTTP/1.1\r\nHost: x\r\n".encode())
             connection.sendall(b"Content-Length: 1000000\r\n\r\n")
             assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_queue_that_is_disabled(web: Web, server: Served) -> None:
-    queue = server.make_queue(Status="Disabled")
-    for answer in (web.send(queue), web.lock(queue), web.take(queue)):
+def test_a_queue_that_is_disabled(http_client: HttpClient, server: ServerProcess) -> None:
+    queue = server.create_queue(Status="Disabled")
+    for answer in (http_client.send(queue), http_client.peek_lock(queue), http_client.receive_and_delete(queue)):
         assert (answer.status, "is Disabled" in answer.detail) == (400, True)
 
 
-def test_methods_that_an_address_does_not_have(web: Web, queue: str) -> None:
-    refused = web.call("PATCH", f"/{queue}/messages/head")
+def test_methods_that_an_address_does_not_have(http_client: HttpClient, queue: str) -> None:
+    refused = http_client.request("PATCH", f"/{queue}/messages/head")
     assert (refused.status, refused.headers["Allow"]) == (405, "POST, DELETE, PUT, GET")
 
 
-def test_entities_may_be_named_like_messages(web: Web, server: Served) -> None:
-    from tests.served import ATOM  # noqa: PLC0415
+def test_entities_may_be_named_like_messages(http_client: HttpClient, server: ServerProcess) -> None:
+    from tests.served import QUEUE_ENTRY  # noqa: PLC0415
 
-    name = f"{server.make_queue()}/messages"
-    server.ask("PUT", name, ATOM.format(""), expected=201)
-    assert web.send(name, "x").status == 201
-    assert web.take(name).body == b"x"
+    name = f"{server.create_queue()}/messages"
+    server.request("PUT", name, QUEUE_ENTRY.format(""), expected=201)
+    assert http_client.send(name, "x").status == 201
+    assert http_client.receive_and_delete(name).body == b"x"
     server.delete_queue(name)
 
 
@@ -149,18 +159,18 @@ def test_each_right_opens_what_it_is_for(tmp_path: Path) -> None:
         Key("sender", "c2VuZGVy", rights=frozenset({Right.SEND})),
         Key("listener", "bGlzdGVuZXI=", rights=frozenset({Right.LISTEN})),
     ]
-    with serving_here(tmp_path, keys=keys) as server:
+    with run_server_in_process(tmp_path, keys=keys) as server:
         server._ready["connection_string"] = "SharedAccessKeyName=root;SharedAccessKey=cm9vdA=="  # noqa: SLF001
-        web, queue = Web(server), server.make_queue()
+        web, queue = HttpClient(server), server.create_queue()
         sender = server.token(queue, key_name="sender", key="c2VuZGVy")
         listener = server.token(queue, key_name="listener", key="bGlzdGVuZXI=")
-        assert web.call("POST", f"/{queue}/messages", "x", token=listener).status == 401
-        assert web.call("POST", f"/{queue}/messages", "x", token=sender).status == 201
+        assert web.request("POST", f"/{queue}/messages", "x", token=listener).status == 401
+        assert web.request("POST", f"/{queue}/messages", "x", token=sender).status == 201
         for method in ("POST", "DELETE"):
-            assert web.call(method, f"/{queue}/messages/head?timeout=0", token=sender).status == 401
-        received = web.call("POST", f"/{queue}/messages/head", token=listener)
+            assert web.request(method, f"/{queue}/messages/head?timeout=0", token=sender).status == 401
+        received = web.request("POST", f"/{queue}/messages/head", token=listener)
         assert received.body == b"x"
         for method in ("PUT", "POST", "DELETE"):
-            assert web.call(method, received.place, token=sender).status == 401
-        assert web.call("DELETE", received.place, token=listener).status == 200
-        assert web.call("GET", f"/{queue}", token=listener).status == 401
+            assert web.request(method, received.location, token=sender).status == 401
+        assert web.request("DELETE", received.location, token=listener).status == 200
+        assert web.request("GET", f"/{queue}", token=listener).status == 401

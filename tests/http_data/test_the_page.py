@@ -7,18 +7,18 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.served import ATOM
+from tests.served import QUEUE_ENTRY
 
 if TYPE_CHECKING:
-    from tests.http_data.web import Web
+    from tests.http_data.web import HttpClient
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 ENOUGH_S = 60
 
 
-def test_the_examples_do_what_is_said(web: Web, tmp_path: Path) -> None:
-    server = web.server
-    server.ask("PUT", "orders", ATOM.format(""), expected=201)
+def test_the_examples_do_what_is_said(http_client: HttpClient, tmp_path: Path) -> None:
+    server = http_client.server
+    server.request("PUT", "orders", QUEUE_ENTRY.format(""), expected=201)
     script = "\n".join(["set -eu", *re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)])
     known = {"BASE": f"http://{server.host}:{server.http_port}", "KEY_NAME": server.key_name, "KEY": server.key}
     ran = subprocess.run(
@@ -32,5 +32,5 @@ def test_the_examples_do_what_is_said(web: Web, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "two applestwo apples", "received under a lock, unlocked, received again"
-    assert [web.take("orders").body for _ in range(2)] == [b"three pears", b"a plum"]
+    assert [http_client.receive_and_delete("orders").body for _ in range(2)] == [b"three pears", b"a plum"]
     server.delete_queue("orders")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 BATCH = "application/vnd.microsoft.servicebus.json"
 
 
 @dataclass
-class Reply:
+class HttpResponse:
     status: int
     headers: http.client.HTTPMessage
     body: bytes
@@ -36,53 +36,53 @@ class Reply:
         return error.findtext("Detail") or ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Path of the Location, where the message is settled."""
         return "/" + self.headers["Location"].split("/", 3)[3]
 
 
-class Web:
+class HttpClient:
     """A client of one server."""
 
-    kept: http.client.HTTPConnection
+    connection: http.client.HTTPConnection
     """A connection for many requests, if a test wants one."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self.server = server
 
-    def call(
+    def request(
         self, method: str, target: str, body: bytes | str | None = None, *, token: str | None = None, **headers: str
-    ) -> Reply:
+    ) -> HttpResponse:
         """One request, with a token for all; `Content_Type` is a header with a hyphen."""
-        connection = http.client.HTTPConnection(self.server.host, self.server.http_port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(self.server.host, self.server.http_port, timeout=TIMEOUT_S)
         named = {name.replace("_", "-"): value.encode() for name, value in headers.items()}
         try:
             connection.request(method, target, body, {"Authorization": token or self.server.token(""), **named})
             answer = connection.getresponse()
-            return Reply(answer.status, answer.headers, answer.read())
+            return HttpResponse(answer.status, answer.headers, answer.read())
         finally:
             connection.close()
 
-    def send(self, queue: str, body: bytes | str = b"", **headers: str) -> Reply:
-        return self.call("POST", f"/{queue}/messages", body, **headers)
+    def send(self, queue: str, body: bytes | str = b"", **headers: str) -> HttpResponse:
+        return self.request("POST", f"/{queue}/messages", body, **headers)
 
-    def send_with(self, queue: str, body: bytes | str = b"", **properties: object) -> Reply:
+    def send_with_properties(self, queue: str, body: bytes | str = b"", **properties: object) -> HttpResponse:
         """... and with BrokerProperties."""
         return self.send(queue, body, BrokerProperties=json.dumps(properties))
 
-    def send_batch(self, queue: str, items: object) -> Reply:
+    def send_batch(self, queue: str, items: object) -> HttpResponse:
         return self.send(queue, json.dumps(items), Content_Type=BATCH)
 
-    def lock(self, queue: str, timeout: object = 10) -> Reply:
-        return self.call("POST", f"/{queue}/messages/head?timeout={timeout}")
+    def peek_lock(self, queue: str, timeout: object = 10) -> HttpResponse:
+        return self.request("POST", f"/{queue}/messages/head?timeout={timeout}")
 
-    def take(self, queue: str, timeout: object = 10) -> Reply:
-        return self.call("DELETE", f"/{queue}/messages/head?timeout={timeout}")
+    def receive_and_delete(self, queue: str, timeout: object = 10) -> HttpResponse:
+        return self.request("DELETE", f"/{queue}/messages/head?timeout={timeout}")
 
-    def raw(self) -> socket.socket:
-        return socket.create_connection((self.server.host, self.server.http_port), timeout=PATIENCE_S)
+    def raw_socket(self) -> socket.socket:
+        return socket.create_connection((self.server.host, self.server.http_port), timeout=TIMEOUT_S)
 
-    def head(self, method: str, target: str, *lines: str, host: str = "Host: x") -> bytes:
+    def request_head(self, method: str, target: str, *lines: str, host: str = "Host: x") -> bytes:
         """A request without its body, as it is on the wire."""
         authorization = f"Authorization: {self.server.token('')}"
         return "\r\n".join([f"{method} {target} HTTP/1.1", host, authorization, *lines, "", ""]).encode("latin-1")

@@ -55,7 +55,7 @@ exit 1
 
 
 @dataclass(frozen=True)
-class Case:
+class InstallCase:
     """What is installed, and where."""
 
     pattern: str
@@ -73,18 +73,18 @@ class Case:
 
 
 CASES: Final = (
-    Case("*-cp3*.whl", "no", COMPILED),
-    Case("*-none-any.whl", "no", PLAIN),
-    Case("*.tar.gz", "no", PLAIN),
-    Case("*.tar.gz", "yes", COMPILED),
-    Case("*.tar.gz", "fails", PLAIN),
-    *(Case("*-none-any.whl", "no", PLAIN, extra) for extra in ("journal", "metrics", "metering")),
+    InstallCase("*-cp3*.whl", "no", COMPILED),
+    InstallCase("*-none-any.whl", "no", PLAIN),
+    InstallCase("*.tar.gz", "no", PLAIN),
+    InstallCase("*.tar.gz", "yes", COMPILED),
+    InstallCase("*.tar.gz", "fails", PLAIN),
+    *(InstallCase("*-none-any.whl", "no", PLAIN, extra) for extra in ("journal", "metrics", "metering")),
 )
-SPARK: Final = Case("*-none-any.whl", "no", PLAIN, "spark")
+SPARK: Final = InstallCase("*-none-any.whl", "no", PLAIN, "spark")
 
 
 @dataclass(frozen=True)
-class Took:
+class InstallCost:
     """The cost of an installation."""
 
     seconds: float
@@ -134,12 +134,12 @@ class Environment:
             check=False,
         )
 
-    def install(self, file: Path, extra: str | None) -> Took:
+    def install(self, file: Path, extra: str | None) -> InstallCost:
         """Install by pip; what it took."""
         began, processor_began = time.monotonic(), children_s()
         ended = self.run("python", "-m", "pip", "install", f"{file}[{extra}]" if extra else str(file))
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        return Took(time.monotonic() - began, children_s() - processor_began, self._mib() - self._empty_mib)
+        return InstallCost(time.monotonic() - began, children_s() - processor_began, self._mib() - self._empty_mib)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[dict[str, str]]:
@@ -187,7 +187,7 @@ def check_extras(environment: Environment, installed: str | None) -> None:
             assert named in ended.stderr.splitlines()[-1], (extra, ended.stderr)
 
 
-def try_case(case: Case) -> Took:
+def run_case(case: InstallCase) -> InstallCost:
     """Install and use it; what the installation took."""
     (file,) = DIST.glob(case.pattern)
     with tempfile.TemporaryDirectory(prefix="twinbus-install-") as name:
@@ -211,7 +211,7 @@ def main() -> None:
     table = Table("distribution", "compiler", "installed as", "seconds", "of processors", "MiB")
     for case in [*CASES, *([SPARK] if asked.spark else [])]:
         if asked.only in f"{case.title}, compiler: {case.compiler}":
-            took = try_case(case)
+            took = run_case(case)
             figures = [f"{figure:.0f}" for figure in (took.seconds, took.processor_seconds, took.mib)]
             table.add_row(escape(case.title), case.compiler, case.expected, *figures)
     console.print(table)

@@ -27,13 +27,13 @@ class BuildFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceCopy:
     """A folder with the sources, or an unpacked source distribution."""
 
     folder: Path
 
     @classmethod
-    def copied(cls, folder: Path) -> Source:
+    def copied(cls, folder: Path) -> SourceCopy:
         """Copy what a clone has, as far as a build may look at it."""
         folder.mkdir(parents=True)
         for name in FILES:

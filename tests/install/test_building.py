@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.install.building import NO_PROGRAMS, ROOT, BuildFailed, Source
+from tests.install.building import NO_PROGRAMS, ROOT, BuildFailed, SourceCopy
 from twinbus import __version__
 
 DATA_FILES = {"py.typed", "sample.toml"}
@@ -20,21 +20,21 @@ MADE_BY_COMMANDS = ("tests/sdk_js/node_modules/x/x.js", "build/x.c", ".run/conto
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Source:
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> SourceCopy:
     """A source distribution, built beside what commands leave behind, and unpacked."""
     folder = tmp_path_factory.mktemp("sdist")
-    source = Source.copied(folder / "checkout")
+    source = SourceCopy.copied(folder / "checkout")
     for name in MADE_BY_COMMANDS:
         (source.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (source.folder / name).write_text("")
     file, _ = source.build("sdist")
     with tarfile.open(file) as archive:
         archive.extractall(folder, filter="data")
-    return Source(folder / f"twinbus-{__version__}")
+    return SourceCopy(folder / f"twinbus-{__version__}")
 
 
 @pytest.fixture(scope="module")
-def plain_wheel(unpacked: Source) -> tuple[Path, str]:
+def plain_wheel(unpacked: SourceCopy) -> tuple[Path, str]:
     """A wheel from the source distribution, built without a compiler, and the build's output."""
     return unpacked.build("wheel", path=NO_PROGRAMS)
 
@@ -47,7 +47,7 @@ def is_source(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
 
 
-def test_the_source_distribution_has_all_sources_and_nothing_that_commands_made(unpacked: Source) -> None:
+def test_the_source_distribution_has_all_sources_and_nothing_that_commands_made(unpacked: SourceCopy) -> None:
     assert sources(unpacked.folder / "src") == sources(ROOT / "src")
     there = {path.name for path in unpacked.folder.iterdir()}
     assert there == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "src"}
@@ -76,12 +76,12 @@ def test_the_installed_wheel_says_that_it_is_plain_python(plain_wheel: tuple[Pat
     assert shown.stdout == f"twinbus {__version__} (pure Python)\n"
 
 
-def test_a_build_that_has_to_compile_fails_without_a_compiler(unpacked: Source) -> None:
+def test_a_build_that_has_to_compile_fails_without_a_compiler(unpacked: SourceCopy) -> None:
     with pytest.raises(BuildFailed, match="twinbus cannot be compiled: no working C compiler"):
         unpacked.hook("build_wheel", "'made'", path=NO_PROGRAMS, compiled="1")
 
 
-def test_mypy_is_needed_only_where_there_is_a_compiler(unpacked: Source) -> None:
+def test_mypy_is_needed_only_where_there_is_a_compiler(unpacked: SourceCopy) -> None:
     assert "mypy>=" in unpacked.hook("get_requires_for_build_wheel").splitlines()[-1]
     assert unpacked.hook("get_requires_for_build_wheel", path=NO_PROGRAMS).splitlines()[-1] == "[]"
 

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from twinbus.amqp.peers import Listener
 
     EventT = TypeVar("EventT", bound=Event)
-    ProgramT = TypeVar("ProgramT", bound="Program")
+    ProgramT = TypeVar("ProgramT", bound="RecordingHandler")
 
-PATIENCE_S = 10
+TIMEOUT_S = 10
 WINDOW = 500
 USER, PASSWORD = "alice", "wonderland"
 LIMITS = Limits(max_message_size=8_388_608, max_string_bytes=8_388_608)
 SETTINGS = Settings(container_id="ours", limits=LIMITS)
 
 
-class Program:
+class RecordingHandler:
     """Our side of one connection: notes what happens and lets a test wait for it."""
 
     peer: Peer
@@ -58,49 +58,49 @@ class Program:
         self.events: list[Event] = []
         self._changed = asyncio.Event()
 
-    def take(self, peer: Peer) -> Self:
+    def use_connection(self, peer: Peer) -> Self:
         """Become the handler of a connection."""
         self.peer = peer
         return self
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
-        self.react(event)
+        self.handle_event(event)
         self._changed.set()
 
     def on_writable(self) -> None:
         pass
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         """What a kind of program does about an event; every one lets clients in."""
         if isinstance(event, SaslInitReceived):
-            self.peer.connection.send_sasl_outcome(self.judge(event))
+            self.peer.connection.send_sasl_outcome(self.check_credentials(event))
 
-    def judge(self, init: SaslInitReceived) -> SaslCode:
+    def check_credentials(self, init: SaslInitReceived) -> SaslCode:
         if init.mechanism == PLAIN and read_plain(init.initial_response) != (USER, PASSWORD):
             return SaslCode.AUTH
         return SaslCode.OK
 
-    def noted(self, kind: type[EventT]) -> list[EventT]:
+    def events_of(self, kind: type[EventT]) -> list[EventT]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def until(self, happened: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
-        async with asyncio.timeout(patience_s):
-            while not happened():
+    async def wait_until(self, condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def gone(self) -> None:
+    async def wait_until_closed(self) -> None:
         """The socket is."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.shield(self.peer.lost)
 
-    async def first(self, kind: type[EventT]) -> EventT:
-        await self.until(lambda: self.noted(kind))
-        return self.noted(kind)[0]
+    async def wait_for_event(self, kind: type[EventT]) -> EventT:
+        await self.wait_until(lambda: self.events_of(kind))
+        return self.events_of(kind)[0]
 
 
-class Echo(Program):
+class EchoServer(RecordingHandler):
     """Accepts what is sent to an address and hands it to who receives from that address, all on one connection."""
 
     def __init__(self) -> None:
@@ -108,20 +108,20 @@ class Echo(Program):
         self.waiting: dict[object, collections.deque[bytes]] = collections.defaultdict(collections.deque)
         self.senders: dict[object, Sender] = {}
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         if isinstance(event, DeliveriesReceived):
-            self.take_in(event)
+            self.store_messages(event)
         elif isinstance(event, CreditGranted):
             self.pump(event.link)
         elif isinstance(event, SendsUpdated):
             for link in {delivery.link for delivery in event.deliveries}:
                 self.pump(link)
         elif isinstance(event, AttachRequested):
-            self.let_in(event)
+            self.accept_link(event)
         else:
-            super().react(event)
+            super().handle_event(event)
 
-    def let_in(self, event: AttachRequested) -> None:
+    def accept_link(self, event: AttachRequested) -> None:
         link = event.link
         link.accept()
         if isinstance(link, Receiver):
@@ -133,7 +133,7 @@ class Echo(Program):
             link.context = event.attach.source.address
             self.senders[link.context] = link
 
-    def take_in(self, event: DeliveriesReceived) -> None:
+    def store_messages(self, event: DeliveriesReceived) -> None:
         address = event.link.context
         self.waiting[address].extend(delivery.payload for delivery in event.deliveries)
         event.link.settle(event.deliveries, ACCEPTED)
@@ -148,7 +148,7 @@ class Echo(Program):
             link.drained()
 
 
-class Talker(Program):
+class EchoClient(RecordingHandler):
     """Sends bodies to an address and receives from it, as a client."""
 
     def __init__(self, bodies: Sequence[str]) -> None:
@@ -157,13 +157,13 @@ class Talker(Program):
         self.accepted = 0
         self.received: list[str] = []
 
-    def talk(self, address: str = "echo") -> None:
+    def start(self, address: str = "echo") -> None:
         session = self.peer.connection.begin_session()
         session.attach_sender(f"to {address}", target=Target(address=address))
         receiver = session.attach_receiver(f"from {address}", source=Source(address=address))
         receiver.keep_credit(WINDOW)
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         if isinstance(event, DeliveriesReceived):
             self.received += [body_of(delivery.payload) for delivery in event.deliveries]
             event.link.settle(event.deliveries, ACCEPTED)
@@ -181,24 +181,24 @@ class Talker(Program):
 class Server:
     """Programs of ours that listen: one for each connection, in the order in which they came."""
 
-    def __init__(self, listener: Listener, arrivals: asyncio.Queue[Program]) -> None:
+    def __init__(self, listener: Listener, arrivals: asyncio.Queue[RecordingHandler]) -> None:
         self.listener = listener
         self.port = listener.port
         self._arrivals = arrivals
 
-    async def accepted(self) -> Program:
-        async with asyncio.timeout(PATIENCE_S):
+    async def accepted(self) -> RecordingHandler:
+        async with asyncio.timeout(TIMEOUT_S):
             return await self._arrivals.get()
 
 
 @asynccontextmanager
 async def serving(
-    make_program: Callable[[], Program], *, settings: Settings = SETTINGS, tls: ssl.SSLContext | None = None
+    make_program: Callable[[], RecordingHandler], *, settings: Settings = SETTINGS, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Server]:
-    arrivals: asyncio.Queue[Program] = asyncio.Queue()
+    arrivals: asyncio.Queue[RecordingHandler] = asyncio.Queue()
 
-    def admit(peer: Peer) -> Program:
-        program = make_program().take(peer)
+    def admit(peer: Peer) -> RecordingHandler:
+        program = make_program().use_connection(peer)
         arrivals.put_nowait(program)
         return program
 
@@ -221,17 +221,19 @@ async def connected(
     """Our client, from open to close; PermissionError if it is not let in."""
     shown = credentials if credentials is not None else Credentials.anonymous()
     host = "localhost" if tls is not None else "127.0.0.1"
-    await connect(program.take, lambda now: Connection.client(settings, shown, now=now), host=host, port=port, tls=tls)
+    await connect(
+        program.use_connection, lambda now: Connection.client(settings, shown, now=now), host=host, port=port, tls=tls
+    )
     try:
-        await program.until(lambda: program.noted(ConnectionOpened) or program.noted(SaslFailed))
-        if program.noted(SaslFailed):
-            raise PermissionError(program.noted(SaslFailed)[0].reason)
+        await program.wait_until(lambda: program.events_of(ConnectionOpened) or program.events_of(SaslFailed))
+        if program.events_of(SaslFailed):
+            raise PermissionError(program.events_of(SaslFailed)[0].reason)
         yield program
         program.peer.close()
-        await program.first(ConnectionClosed)
+        await program.wait_for_event(ConnectionClosed)
     finally:
         program.peer.transport.abort()
-        await program.gone()
+        await program.wait_until_closed()
 
 
 def payload_of(body: str) -> bytes:

@@ -40,7 +40,7 @@ class ProtonPeer(MessagingHandler):
         self.is_late = False
 
     def on_start(self, event: ProtonEvent) -> None:
-        self.limit = event.container.schedule(self.time_limit_s, _Limit(self))
+        self.limit = event.container.schedule(self.time_limit_s, _TimeLimit(self))
         self.start(event.container)
 
     def start(self, container: Container) -> None:
@@ -61,7 +61,7 @@ class ProtonPeer(MessagingHandler):
             raise TimeoutError(f"{type(self).__name__} has not ended within {self.time_limit_s} s: {self.failures}")
 
 
-class _Limit(MessagingHandler):
+class _TimeLimit(MessagingHandler):
     def __init__(self, peer: ProtonPeer) -> None:
         super().__init__()
         self.peer = peer
@@ -81,16 +81,16 @@ class ProtonClient(ProtonPeer):
         self.was_open = False
 
     def start(self, container: Container) -> None:
-        self.converse(container, container.connect(self.url, **self.options))
+        self.open_links(container, container.connect(self.url, **self.options))
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         """Attach links, before the server has answered anything."""
 
     def on_connection_opened(self, _event: ProtonEvent) -> None:
         self.was_open = True
 
 
-class ProtonTalker(ProtonClient):
+class ProtonEchoClient(ProtonClient):
     """Sends bodies to an address, receives as many from it, and closes when all are accepted and back."""
 
     def __init__(self, port: int, bodies: Sequence[str], *, address: str = "echo", **options: Options) -> None:
@@ -101,7 +101,7 @@ class ProtonTalker(ProtonClient):
         self.accepted = 0
         self.received: list[object] = []
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         container.create_sender(connection, self.address)
         container.create_receiver(connection, self.address)
 
@@ -112,13 +112,13 @@ class ProtonTalker(ProtonClient):
 
     def on_accepted(self, event: ProtonEvent) -> None:
         self.accepted += 1
-        self.close_when_through(event)
+        self.close_when_done(event)
 
     def on_message(self, event: ProtonEvent) -> None:
         self.received.append(event.message.body)
-        self.close_when_through(event)
+        self.close_when_done(event)
 
-    def close_when_through(self, event: ProtonEvent) -> None:
+    def close_when_done(self, event: ProtonEvent) -> None:
         if self.accepted == len(self.received) == len(self.bodies):
             event.connection.close()
 
@@ -158,7 +158,7 @@ class ProtonServer(ProtonPeer):
         super().on_transport_closed(event)
 
 
-class ProtonEcho(ProtonServer):
+class ProtonEchoServer(ProtonServer):
     """What is sent to an address comes back to whoever receives from it."""
 
     def __init__(self, *, window: int = 500, ssl_domain: SSLDomain | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from proton import Message
 
-from tests.interop.peers import Echo, Program, body_of, connected, payload_of, serving
+from tests.interop.peers import EchoServer, RecordingHandler, body_of, connected, payload_of, serving
 from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonServer, run, running
 from twinbus.amqp.events import DeliveriesReceived, Drained
 from twinbus.amqp.terminus import Source
@@ -21,7 +21,7 @@ WAITING = ["one", "two", "three"]
 CREDIT = 10
 
 
-class Stocked(Echo):
+class StockedServer(EchoServer):
     """Has three messages from the start."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Stocked(Echo):
         self.waiting["q"].extend(payload_of(body) for body in WAITING)
 
 
-class ProtonDrainer(ProtonClient):
+class ProtonDrainingClient(ProtonClient):
     """Drains; then grants credit for one more message, and sends it to itself."""
 
     def __init__(self, port: int) -> None:
@@ -37,7 +37,7 @@ class ProtonDrainer(ProtonClient):
         self.received: list[str] = []
         self.given_back: list[int] = []
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         self.receiver = container.create_receiver(connection, "q")
         self.receiver.drain(CREDIT)
         self.container = container
@@ -56,15 +56,15 @@ class ProtonDrainer(ProtonClient):
 
 
 async def test_a_proton_client_drains_our_server() -> None:
-    async with serving(Stocked) as server:
-        drainer = ProtonDrainer(server.port)
+    async with serving(StockedServer) as server:
+        drainer = ProtonDrainingClient(server.port)
         await run(drainer)
     assert drainer.failures == []
     assert drainer.received == [*WAITING, "late"]
     assert drainer.given_back == [CREDIT - len(WAITING)]
 
 
-class ProtonStocked(ProtonServer):
+class ProtonStockedServer(ProtonServer):
     """Has three messages from the start, and one for a receiver that comes back after a drain."""
 
     def __init__(self) -> None:
@@ -80,29 +80,29 @@ class ProtonStocked(ProtonServer):
             self.waiting.append("late")
 
 
-class Drainer(Program):
+class DrainingClient(RecordingHandler):
     """Drains; then grants credit for one more message."""
 
     def drain(self) -> None:
         receiver = self.peer.connection.begin_session().attach_receiver("drain", source=Source(address="q"))
         receiver.grant(CREDIT, drain=True)
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         if isinstance(event, Drained):
             assert event.link.credit == 0
             event.link.grant(1)
 
     @property
     def received(self) -> list[str]:
-        return [body_of(one.payload) for event in self.noted(DeliveriesReceived) for one in event.deliveries]
+        return [body_of(one.payload) for event in self.events_of(DeliveriesReceived) for one in event.deliveries]
 
 
 async def test_our_client_drains_a_proton_server() -> None:
-    stocked = ProtonStocked()
-    async with running(stocked) as port, connected(Drainer(), port) as drainer:
+    stocked = ProtonStockedServer()
+    async with running(stocked) as port, connected(DrainingClient(), port) as drainer:
         drainer.drain()
-        await drainer.until(lambda: "late" in drainer.received)
+        await drainer.wait_until(lambda: "late" in drainer.received)
     assert stocked.failures == []
     assert stocked.given_back == [CREDIT - len(WAITING)]
     assert drainer.received == [*WAITING, "late"]
-    assert len(drainer.noted(Drained)) == 1
+    assert len(drainer.events_of(Drained)) == 1

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from proton import Message
 
-from tests.interop.peers import SETTINGS, Echo, Talker, connected, serving
-from tests.interop.proton_peers import ProtonEcho, ProtonEvent, ProtonTalker, run, running
+from tests.interop.peers import SETTINGS, EchoClient, EchoServer, connected, serving
+from tests.interop.proton_peers import ProtonEchoClient, ProtonEchoServer, ProtonEvent, run, running
 from twinbus.amqp.events import ConnectionClosed
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ PROTON_GIVES_UP_AFTER_S = 0.8
 QUIET_S = 2.0
 
 
-class Quiet(ProtonTalker):
+class Quiet(ProtonEchoClient):
     """Says nothing for a while, then talks."""
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         self.sender = container.create_sender(connection, self.address)
         container.create_receiver(connection, self.address)
         container.schedule(QUIET_S, self)
@@ -38,16 +38,16 @@ class Quiet(ProtonTalker):
 
 
 async def test_a_quiet_proton_client_and_our_server_keep_each_other_alive() -> None:
-    async with serving(Echo, settings=OUR_SETTINGS) as server:
+    async with serving(EchoServer, settings=OUR_SETTINGS) as server:
         quiet = Quiet(server.port, ["awake"], heartbeat=PROTON_GIVES_UP_AFTER_S)
         await run(quiet)
         program = await server.accepted()
     assert quiet.failures == []
     assert quiet.received == ["awake"]
-    assert [closed.error for closed in program.noted(ConnectionClosed)] == [None]
+    assert [closed.error for closed in program.events_of(ConnectionClosed)] == [None]
 
 
-class Demanding(ProtonEcho):
+class Demanding(ProtonEchoServer):
     """Wants to hear from its client often."""
 
     def on_connection_bound(self, event: ProtonEvent) -> None:
@@ -57,9 +57,9 @@ class Demanding(ProtonEcho):
 
 async def test_our_quiet_client_and_a_proton_server_keep_each_other_alive() -> None:
     demanding = Demanding()
-    async with running(demanding) as port, connected(Talker(["awake"]), port, settings=OUR_SETTINGS) as talker:
+    async with running(demanding) as port, connected(EchoClient(["awake"]), port, settings=OUR_SETTINGS) as talker:
         await asyncio.sleep(QUIET_S)  # time passing is what this is about
-        talker.talk()
-        await talker.until(lambda: talker.received)
+        talker.start()
+        await talker.wait_until(lambda: talker.received)
     assert demanding.failures == []
     assert talker.received == ["awake"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.interop.peers import Echo, Talker, connected, serving
-from tests.interop.proton_peers import FRAME_SIZE, ProtonEcho, ProtonEvent, ProtonTalker, run, running
+from tests.interop.peers import EchoClient, EchoServer, connected, serving
+from tests.interop.proton_peers import FRAME_SIZE, ProtonEchoClient, ProtonEchoServer, ProtonEvent, run, running
 from twinbus.amqp.events import DeliveryRejected
 from twinbus.amqp.settings import Settings
 
@@ -13,7 +13,7 @@ OTHER_FRAMES = 20
 """Open, begin, attach and the like."""
 
 
-class Counting(ProtonTalker):
+class Counting(ProtonEchoClient):
     """Notes how many frames went which way."""
 
     def on_transport_closed(self, event: ProtonEvent) -> None:
@@ -22,7 +22,7 @@ class Counting(ProtonTalker):
         self.frames_sent = event.transport.frames_output
 
 
-class CountingEcho(ProtonEcho):
+class CountingEcho(ProtonEchoServer):
     """Notes how many frames went which way."""
 
     def on_transport_closed(self, event: ProtonEvent) -> None:
@@ -32,7 +32,7 @@ class CountingEcho(ProtonEcho):
 
 
 async def test_a_proton_client_gets_five_megabytes_back_from_our_server() -> None:
-    async with serving(Echo) as server:
+    async with serving(EchoServer) as server:
         talker = Counting(server.port, [LARGE])
         await run(talker)
     assert talker.failures == []
@@ -43,32 +43,32 @@ async def test_a_proton_client_gets_five_megabytes_back_from_our_server() -> Non
 
 async def test_our_client_gets_five_megabytes_back_from_a_proton_server() -> None:
     echo = CountingEcho()
-    async with running(echo) as port, connected(Talker([LARGE]), port) as talker:
-        talker.talk()
-        await talker.until(lambda: talker.received)
+    async with running(echo) as port, connected(EchoClient([LARGE]), port) as talker:
+        talker.start()
+        await talker.wait_until(lambda: talker.received)
     assert echo.failures == []
     assert talker.received == [LARGE]
     assert FRAMES <= echo.frames_received <= FRAMES + OTHER_FRAMES
     assert FRAMES <= echo.frames_sent <= FRAMES + OTHER_FRAMES
 
 
-class Persistent(ProtonTalker):
+class Persistent(ProtonEchoClient):
     """Goes on after a rejection: two of its three messages come back."""
 
     def on_rejected(self, event: ProtonEvent) -> None:
         self.rejected = event.delivery.remote.condition.name
 
-    def close_when_through(self, event: ProtonEvent) -> None:
+    def close_when_done(self, event: ProtonEvent) -> None:
         if self.accepted == len(self.received) == 2:
             event.connection.close()
 
 
 async def test_our_server_rejects_a_message_over_its_limit_and_goes_on_with_the_link() -> None:
-    async with serving(Echo, settings=Settings(container_id="ours")) as server:
+    async with serving(EchoServer, settings=Settings(container_id="ours")) as server:
         talker = Persistent(server.port, ["before", LARGE, "after"])
         await run(talker)
         program = await server.accepted()
     assert talker.failures == []
     assert talker.rejected == "amqp:link:message-size-exceeded"
     assert talker.received == ["before", "after"]
-    assert [rejected.size > len(LARGE) for rejected in program.noted(DeliveryRejected)] == [True]
+    assert [rejected.size > len(LARGE) for rejected in program.events_of(DeliveryRejected)] == [True]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from proton import Message
 
-from tests.interop.peers import Echo, Program, body_of, connected, payload_of, serving
-from tests.interop.proton_peers import ProtonClient, ProtonEcho, ProtonEvent, run, running
+from tests.interop.peers import EchoServer, RecordingHandler, body_of, connected, payload_of, serving
+from tests.interop.proton_peers import ProtonClient, ProtonEchoServer, ProtonEvent, run, running
 from twinbus.amqp.events import (
     AttachConfirmed,
     AttachRequested,
@@ -29,7 +29,7 @@ LINKS = 1000
 ADDRESSES = [f"address {number}" for number in range(LINKS // 2)]
 
 
-class ProtonSpider(ProtonClient):
+class ProtonManyLinksClient(ProtonClient):
     """Sends each address its own name, and notes what it receives from where."""
 
     def __init__(self, port: int) -> None:
@@ -37,7 +37,7 @@ class ProtonSpider(ProtonClient):
         self.received: dict[str, str] = {}
         self.accepted = 0
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         for address in ADDRESSES:
             container.create_sender(connection, address).send(Message(body=address))
             container.create_receiver(connection, address)
@@ -56,25 +56,25 @@ class ProtonSpider(ProtonClient):
 
 
 async def test_a_proton_client_uses_a_thousand_links_to_our_server() -> None:
-    async with serving(Echo) as server:
-        spider = ProtonSpider(server.port)
+    async with serving(EchoServer) as server:
+        spider = ProtonManyLinksClient(server.port)
         await run(spider)
         program = await server.accepted()
-        await program.first(ConnectionClosed)
+        await program.wait_for_event(ConnectionClosed)
     assert spider.failures == []
     assert spider.received == {address: address for address in ADDRESSES}
-    assert len(program.noted(AttachRequested)) == LINKS
+    assert len(program.events_of(AttachRequested)) == LINKS
     assert each_once(program) == LINKS
 
 
-class Spider(Program):
+class ManyLinksClient(RecordingHandler):
     """Sends each address its own name, and notes what it receives from where."""
 
     def __init__(self) -> None:
         super().__init__()
         self.received: dict[object, str] = {}
 
-    def spin(self) -> None:
+    def open_links(self) -> None:
         session = self.peer.connection.begin_session()
         for address in ADDRESSES:
             session.attach_sender(address, target=Target(address=address)).context = address
@@ -82,7 +82,7 @@ class Spider(Program):
             receiver.context = address
             receiver.grant(1)
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         if isinstance(event, CreditGranted) and not event.link.delivery_count:
             event.link.send(payload_of(str(event.link.context)))
         elif isinstance(event, DeliveriesReceived):
@@ -91,18 +91,18 @@ class Spider(Program):
 
 
 async def test_our_client_uses_a_thousand_links_to_a_proton_server() -> None:
-    echo = ProtonEcho(window=1)
-    async with running(echo) as port, connected(Spider(), port) as spider:
-        spider.spin()
-        await spider.until(lambda: len(spider.received) == len(ADDRESSES))
+    echo = ProtonEchoServer(window=1)
+    async with running(echo) as port, connected(ManyLinksClient(), port) as spider:
+        spider.open_links()
+        await spider.wait_until(lambda: len(spider.received) == len(ADDRESSES))
     assert echo.failures == []
     assert spider.received == {address: address for address in ADDRESSES}
-    assert len(spider.noted(AttachConfirmed)) == LINKS
+    assert len(spider.events_of(AttachConfirmed)) == LINKS
     assert each_once(spider) == LINKS
 
 
-def each_once(program: Program) -> int:
+def each_once(program: RecordingHandler) -> int:
     """How many links have ended, if none did twice."""
-    ended = [event.link for event in program.noted(LinkDetached)]
+    ended = [event.link for event in program.events_of(LinkDetached)]
     assert len(ended) == len(set(ended))
     return len(ended)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tests.interop.peers import Echo, Talker, connected, serving
-from tests.interop.proton_peers import ProtonEvent, ProtonServer, ProtonTalker, run, running
+from tests.interop.peers import EchoClient, EchoServer, connected, serving
+from tests.interop.proton_peers import ProtonEchoClient, ProtonEvent, ProtonServer, run, running
 
 COUNT = 100_000
 TIME_LIMIT_S = 100.0
 BODIES = [f"message {number}" for number in range(COUNT)]
 
 
-class PatientTalker(ProtonTalker):
+class PatientTalker(ProtonEchoClient):
     time_limit_s = TIME_LIMIT_S
 
 
@@ -28,7 +28,7 @@ class Sink(ProtonServer):
 
 
 async def test_a_proton_client_gets_a_hundred_thousand_messages_back_from_our_server() -> None:
-    async with serving(Echo) as server:
+    async with serving(EchoServer) as server:
         talker = PatientTalker(server.port, BODIES)
         await run(talker)
     assert talker.failures == []
@@ -38,8 +38,8 @@ async def test_a_proton_client_gets_a_hundred_thousand_messages_back_from_our_se
 
 async def test_our_client_sends_a_hundred_thousand_messages_to_a_proton_server() -> None:
     sink = Sink()
-    async with running(sink) as port, connected(Talker(BODIES), port) as talker:
-        talker.talk()
-        await talker.until(lambda: talker.accepted == COUNT, patience_s=TIME_LIMIT_S)
+    async with running(sink) as port, connected(EchoClient(BODIES), port) as talker:
+        talker.start()
+        await talker.wait_until(lambda: talker.accepted == COUNT, timeout_s=TIME_LIMIT_S)
     assert sink.failures == []
     assert sink.received == BODIES

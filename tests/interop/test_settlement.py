@@ -13,7 +13,7 @@ import pytest
 from proton import Condition, Delivery, Message, symbol
 from proton.reactor import LinkOption
 
-from tests.interop.peers import Program, body_of, connected, payload_of, serving
+from tests.interop.peers import RecordingHandler, body_of, connected, payload_of, serving
 from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonPeer, ProtonServer, run, running
 from twinbus.amqp.events import (
     AttachRequested,
@@ -65,7 +65,7 @@ def unsettled_bodies(snd: SenderSettleMode) -> list[str]:
 # --- ours -------------------------------------------------------------------------------------------------------------
 
 
-class OurPetitioner(Program):
+class TwinbusSender(RecordingHandler):
     """Sends each body once, and notes what it hears of it."""
 
     def __init__(self, snd: SenderSettleMode) -> None:
@@ -78,8 +78,8 @@ class OurPetitioner(Program):
         session = self.peer.connection.begin_session()
         session.attach_sender("petitions", target=Target(address="q"), snd_settle_mode=self.snd, rcv_settle_mode=rcv)
 
-    def react(self, event: Event) -> None:
-        super().react(event)
+    def handle_event(self, event: Event) -> None:
+        super().handle_event(event)
         if isinstance(event, AttachRequested):
             event.link.accept()
         elif isinstance(event, CreditGranted) and not self.bodies:
@@ -97,7 +97,7 @@ class OurPetitioner(Program):
             self.bodies[delivery.tag] = body
 
 
-class OurJudge(Program):
+class TwinbusReceiver(RecordingHandler):
     """Gives each message the outcome it names."""
 
     def __init__(self, rcv: ReceiverSettleMode) -> None:
@@ -113,8 +113,8 @@ class OurJudge(Program):
         )
         link.grant(len(BODIES))
 
-    def react(self, event: Event) -> None:
-        super().react(event)
+    def handle_event(self, event: Event) -> None:
+        super().handle_event(event)
         if isinstance(event, AttachRequested):
             event.link.accept()
             assert isinstance(event.link, Receiver)
@@ -145,7 +145,7 @@ class Modes(LinkOption):
         link.snd_settle_mode, link.rcv_settle_mode = self.snd, self.rcv
 
 
-def in_our_words(delivery: Delivery) -> Composite:
+def to_twinbus_outcome(delivery: Delivery) -> Composite:
     """The outcome that proton was told."""
     remote = delivery.remote
     if remote.type == Delivery.REJECTED:
@@ -161,7 +161,7 @@ def in_our_words(delivery: Delivery) -> Composite:
     return ACCEPTED if remote.type == Delivery.ACCEPTED else RELEASED
 
 
-class ProtonPetitioner(ProtonPeer):
+class ProtonSettlingSender(ProtonPeer):
     """Sends each body once, and notes what it hears of it."""
 
     def prepare(self, snd: SenderSettleMode) -> None:
@@ -180,7 +180,7 @@ class ProtonPetitioner(ProtonPeer):
         self.after(event)
 
     def note(self, event: ProtonEvent) -> None:
-        self.outcomes[self.bodies[event.delivery.tag]] = in_our_words(event.delivery)
+        self.outcomes[self.bodies[event.delivery.tag]] = to_twinbus_outcome(event.delivery)
         if not event.delivery.settled:  # the receiver waits for it
             event.delivery.settle()
         self.after(event)
@@ -191,7 +191,7 @@ class ProtonPetitioner(ProtonPeer):
         """A client closes when it knows all."""
 
 
-class ProtonJudge(ProtonPeer):
+class ProtonSettlingReceiver(ProtonPeer):
     """Gives each message the outcome it names."""
 
     def prepare(self, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
@@ -232,13 +232,13 @@ class ProtonJudge(ProtonPeer):
         """A client closes when it has all."""
 
 
-class ProtonPetitionerClient(ProtonPetitioner, ProtonClient):
+class ProtonSenderClient(ProtonSettlingSender, ProtonClient):
     def __init__(self, port: int, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
         super().__init__(port)
         self.prepare(snd)
         self.modes = Modes(snd, rcv)
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         container.create_sender(connection, "q", options=self.modes)
 
     def on_link_opened(self, event: ProtonEvent) -> None:
@@ -249,12 +249,12 @@ class ProtonPetitionerClient(ProtonPetitioner, ProtonClient):
             event.connection.close()
 
 
-class ProtonJudgeClient(ProtonJudge, ProtonClient):
+class ProtonReceiverClient(ProtonSettlingReceiver, ProtonClient):
     def __init__(self, port: int, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
         super().__init__(port, auto_accept=False)
         self.prepare(snd, rcv)
 
-    def converse(self, container: Container, connection: Connection) -> None:
+    def open_links(self, container: Container, connection: Connection) -> None:
         container.create_receiver(connection, "q", options=Modes(self.snd, self.rcv)).flow(len(BODIES))
 
     def after(self, event: ProtonEvent) -> None:
@@ -262,13 +262,13 @@ class ProtonJudgeClient(ProtonJudge, ProtonClient):
             event.connection.close()
 
 
-class ProtonPetitionerServer(ProtonPetitioner, ProtonServer):
+class ProtonSenderServer(ProtonSettlingSender, ProtonServer):
     def __init__(self, snd: SenderSettleMode) -> None:
         super().__init__()
         self.prepare(snd)
 
 
-class ProtonJudgeServer(ProtonJudge, ProtonServer):
+class ProtonReceiverServer(ProtonSettlingReceiver, ProtonServer):
     def __init__(self, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
         super().__init__(auto_accept=False)
         self.prepare(snd, rcv)
@@ -291,37 +291,37 @@ def expected_marks(snd: SenderSettleMode) -> dict[str, bool]:
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
 async def test_a_proton_client_hears_our_servers_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
-    async with serving(lambda: OurJudge(rcv)) as server:
-        petitioner = ProtonPetitionerClient(server.port, snd, rcv)
+    async with serving(lambda: TwinbusReceiver(rcv)) as server:
+        petitioner = ProtonSenderClient(server.port, snd, rcv)
         await run(petitioner)
         judge = await server.accepted()
     assert petitioner.failures == []
     assert petitioner.modes_answered == (snd, rcv)
     assert petitioner.outcomes == expected_outcomes(snd)
-    assert isinstance(judge, OurJudge)
+    assert isinstance(judge, TwinbusReceiver)
     assert judge.pre_settled == expected_marks(snd)
     assert judge.has_all(snd)
 
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
 async def test_our_server_hears_a_proton_clients_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
-    async with serving(lambda: OurPetitioner(snd)) as server:
-        judge = ProtonJudgeClient(server.port, snd, rcv)
+    async with serving(lambda: TwinbusSender(snd)) as server:
+        judge = ProtonReceiverClient(server.port, snd, rcv)
         await run(judge)
         petitioner = await server.accepted()
     assert judge.failures == []
     assert judge.pre_settled == expected_marks(snd)
     assert judge.has_all()
-    assert isinstance(petitioner, OurPetitioner)
+    assert isinstance(petitioner, TwinbusSender)
     assert petitioner.outcomes == expected_outcomes(snd)
 
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
 async def test_our_client_hears_a_proton_servers_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
-    judge = ProtonJudgeServer(snd, rcv)
-    async with running(judge) as port, connected(OurPetitioner(snd), port) as petitioner:
+    judge = ProtonReceiverServer(snd, rcv)
+    async with running(judge) as port, connected(TwinbusSender(snd), port) as petitioner:
         petitioner.attach(rcv)
-        await petitioner.until(
+        await petitioner.wait_until(
             lambda: petitioner.bodies and petitioner.outcomes.keys() == expected_outcomes(snd).keys()
         )
     assert judge.failures == []
@@ -331,10 +331,10 @@ async def test_our_client_hears_a_proton_servers_outcomes(snd: SenderSettleMode,
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
 async def test_a_proton_server_hears_our_clients_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
-    petitioner = ProtonPetitionerServer(snd)
-    async with running(petitioner) as port, connected(OurJudge(rcv), port) as judge:
+    petitioner = ProtonSenderServer(snd)
+    async with running(petitioner) as port, connected(TwinbusReceiver(rcv), port) as judge:
         judge.attach(snd)
-        await judge.until(lambda: judge.has_all(snd))
+        await judge.wait_until(lambda: judge.has_all(snd))
     assert petitioner.failures == []
     assert petitioner.outcomes == expected_outcomes(snd)
     assert judge.pre_settled == expected_marks(snd)

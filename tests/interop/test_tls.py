@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from proton import SSLDomain
 
-from tests.interop.peers import PASSWORD, PATIENCE_S, USER, Echo, Program, Talker, connected, serving
-from tests.interop.proton_peers import ProtonEcho, ProtonEvent, ProtonServer, ProtonTalker, run, running
+from tests.interop.peers import PASSWORD, TIMEOUT_S, USER, EchoClient, EchoServer, RecordingHandler, connected, serving
+from tests.interop.proton_peers import ProtonEchoClient, ProtonEchoServer, ProtonEvent, ProtonServer, run, running
 from twinbus.amqp.events import SaslInitReceived
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def other_certificate(tmp_path: Path) -> Certificate:
     return make_certificate(tmp_path / "other")
 
 
-class Encrypted(ProtonTalker):
+class Encrypted(ProtonEchoClient):
     """Notes what proton thinks of the connection."""
 
     is_encrypted = False
@@ -99,7 +99,7 @@ class Encrypted(ProtonTalker):
         self.is_encrypted = event.transport.encrypted
 
 
-class EncryptedEcho(ProtonEcho):
+class EncryptedEcho(ProtonEchoServer):
     """Notes what proton thinks of the connection."""
 
     is_encrypted = False
@@ -110,7 +110,7 @@ class EncryptedEcho(ProtonEcho):
 
 
 async def test_a_proton_client_talks_to_our_server_over_tls(certificate: Certificate) -> None:
-    async with serving(Echo, tls=certificate.for_our_server()) as server:
+    async with serving(EchoServer, tls=certificate.for_our_server()) as server:
         talker = Encrypted(
             server.port, BODIES, ssl_domain=certificate.for_proton_client(), user=USER, password=PASSWORD
         )
@@ -119,17 +119,17 @@ async def test_a_proton_client_talks_to_our_server_over_tls(certificate: Certifi
     assert talker.failures == []
     assert talker.is_encrypted
     assert talker.received == BODIES
-    assert [init.mechanism for init in program.noted(SaslInitReceived)] == ["PLAIN"]
+    assert [init.mechanism for init in program.events_of(SaslInitReceived)] == ["PLAIN"]
 
 
 async def test_our_client_talks_to_a_proton_server_over_tls(certificate: Certificate) -> None:
     echo = EncryptedEcho(ssl_domain=certificate.for_proton_server())
     async with (
         running(echo) as port,
-        connected(Talker(BODIES), port, tls=certificate.for_our_client()) as talker,
+        connected(EchoClient(BODIES), port, tls=certificate.for_our_client()) as talker,
     ):
-        talker.talk()
-        await talker.until(lambda: talker.accepted == len(talker.received) == len(BODIES))
+        talker.start()
+        await talker.wait_until(lambda: talker.accepted == len(talker.received) == len(BODIES))
     assert echo.failures == []
     assert echo.is_encrypted
     assert talker.received == BODIES
@@ -138,7 +138,7 @@ async def test_our_client_talks_to_a_proton_server_over_tls(certificate: Certifi
 async def test_a_proton_client_says_nothing_to_a_server_of_ours_that_it_does_not_trust(
     certificate: Certificate, other_certificate: Certificate
 ) -> None:
-    async with serving(Echo, tls=certificate.for_our_server()) as server:
+    async with serving(EchoServer, tls=certificate.for_our_server()) as server:
         talker = Encrypted(server.port, BODIES, ssl_domain=other_certificate.for_proton_client())
         await run(talker)
     assert talker.failures != []
@@ -148,7 +148,7 @@ async def test_a_proton_client_says_nothing_to_a_server_of_ours_that_it_does_not
 async def test_our_client_says_nothing_to_a_proton_server_that_it_does_not_trust(
     certificate: Certificate, other_certificate: Certificate
 ) -> None:
-    server, client = ProtonServer(ssl_domain=certificate.for_proton_server()), Program()
+    server, client = ProtonServer(ssl_domain=certificate.for_proton_server()), RecordingHandler()
     with pytest.raises(ssl.SSLCertVerificationError):
         async with running(server) as port, connected(client, port, tls=other_certificate.for_our_client()):
             pass
@@ -157,15 +157,15 @@ async def test_our_client_says_nothing_to_a_proton_server_that_it_does_not_trust
 
 
 async def test_our_server_forgets_a_client_that_never_gets_through_the_tls_handshake(certificate: Certificate) -> None:
-    async with serving(Echo, tls=certificate.for_our_server()) as server:
+    async with serving(EchoServer, tls=certificate.for_our_server()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"AMQP\x00\x01\x00\x00")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await reader.read()  # its alert, then the end
         writer.close()
         trusting = Encrypted(server.port, ["hello"], ssl_domain=certificate.for_proton_client())
         await run(trusting)
         program = await server.accepted()
-        await program.gone()
+        await program.wait_until_closed()
         assert server.listener.peers == set()
     assert trusting.received == ["hello"]

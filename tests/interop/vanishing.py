@@ -17,12 +17,12 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 ProtonEvent: TypeAlias = Any
-HALF = bytes.fromhex("005375b000030d40") + bytes(100_000)
+HALF_MESSAGE = bytes.fromhex("005375b000030d40") + bytes(100_000)
 """The start of a data section of 200,000 bytes."""
 LIFETIME_S = 60
 
 
-class Vanishing(MessagingHandler):
+class VanishingPeer(MessagingHandler):
     def __init__(self) -> None:
         super().__init__(prefetch=10)
         self.sendable: dict[str, Any] = {}
@@ -54,8 +54,8 @@ class Vanishing(MessagingHandler):
         if self.sendable.keys() == {"half", "whole"}:
             half, whole = self.sendable["half"], self.sendable["whole"]
             half.delivery("half")
-            half.stream(HALF)
+            half.stream(HALF_MESSAGE)
             whole.send(Message(body="whole"))
 
 
-Container(Vanishing()).run()
+Container(VanishingPeer()).run()

@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 
-def key(data: Path, *arguments: str) -> Result:
+def run_key_command(data: Path, *arguments: str) -> Result:
     """One command, whatever becomes of it."""
     return CliRunner().invoke(app, ["key", *arguments, "--data", str(data)])
 
 
-def done(data: Path, *arguments: str) -> str:
+def run_key_command_ok(data: Path, *arguments: str) -> str:
     """... that succeeds; what it prints."""
-    result = key(data, *arguments)
+    result = run_key_command(data, *arguments)
     assert result.exit_code == 0, result.output
     return str(result.stdout)
 
 
-def refused(data: Path, *arguments: str) -> str:
+def run_key_command_refused(data: Path, *arguments: str) -> str:
     """... that fails; what it says, in one line."""
-    result = key(data, *arguments)
+    result = run_key_command(data, *arguments)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
     (line,) = result.stderr.splitlines()
     return str(line)
 
 
-def listed(data: Path, *arguments: str) -> dict[str, dict[str, Any]]:
+def list_keys(data: Path, *arguments: str) -> dict[str, dict[str, Any]]:
     """The keys that there are, by their names."""
-    return {one["name"]: one for one in json.loads(done(data, "list", "--json", *arguments))}
+    return {one["name"]: one for one in json.loads(run_key_command_ok(data, "list", "--json", *arguments))}
 
 
 def secret(data: Path, name: str, which: str = "primary") -> str:
-    return str(listed(data, "--show")[name][which])
+    return str(list_keys(data, "--show")[name][which])

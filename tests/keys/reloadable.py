@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 
-from tests.served import PATIENCE_S, Served, wait_until
-from tests.workers.crew import Crew
-from twinbus.server.development_certificates import development_certificate
+from tests.served import TIMEOUT_S, ServerProcess, wait_until
+from tests.workers.crew import MultiProcessServer
+from twinbus.server.development_certificates import ensure_development_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DONE = " reloaded keys="
-FAILED = "nothing was reloaded, and the server goes on as before: "
+RELOADED_TEXT = " reloaded keys="
+RELOAD_FAILED_TEXT = "nothing was reloaded, and the server goes on as before: "
 FIRST_SECRET = "first-secret-of-the-configuration-file"
 
 
-class Reloadable(Served):
+class ReloadableServer(ServerProcess):
     log_options = ()
 
     def __init__(self, folder: Path) -> None:
@@ -45,8 +45,8 @@ class Reloadable(Served):
         self.folder = folder
         self.data = folder / "data"
         for name in ("one", "two", "three"):
-            development_certificate(folder / name, self.host, dt.datetime.now(dt.UTC))
-        self.show_certificate("one")
+            ensure_development_certificate(folder / name, self.host, dt.datetime.now(dt.UTC))
+        self.install_certificate("one")
         self.secret_file = folder / "secret"
         self.secret_file.write_text(FIRST_SECRET)
         self.configure()
@@ -59,7 +59,7 @@ class Reloadable(Served):
             f'[[keys]]\nname = "app"\nrights = ["Send"]\nsecret_file = "secret"\n{tables}'
         )
 
-    def show_certificate(self, name: str) -> None:
+    def install_certificate(self, name: str) -> None:
         """Put another certificate in the place of the present one."""
         for part in ("server.pem", "server.key"):
             shutil.copy(self.folder / name / part, self.folder / part)
@@ -67,12 +67,12 @@ class Reloadable(Served):
     def trusting(self, name: str) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self.folder / name / "ca.pem")
 
-    def shown(self, port: int) -> str:
+    def served_certificate(self, port: int) -> str:
         """Which of the certificates a new connection gets."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with (
-            socket.create_connection((self.host, port), timeout=PATIENCE_S) as plain,
+            socket.create_connection((self.host, port), timeout=TIMEOUT_S) as plain,
             context.wrap_socket(plain) as secure,
         ):
             found = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"").serial_number
@@ -84,14 +84,14 @@ class Reloadable(Served):
 
     def reload(self) -> None:
         """SIGHUP, which succeeds."""
-        assert self._hang_up() == (1, 0), self.log
+        assert self._send_sighup() == (1, 0), self.log
 
-    def fail_to_reload(self) -> str:
+    def reload_expecting_failure(self) -> str:
         """... and one that does not; what is logged."""
-        assert self._hang_up() == (0, 1), self.log
-        return self.log.rpartition(FAILED)[2].splitlines()[0]
+        assert self._send_sighup() == (0, 1), self.log
+        return self.log.rpartition(RELOAD_FAILED_TEXT)[2].splitlines()[0]
 
-    def _hang_up(self) -> tuple[int, int]:
+    def _send_sighup(self) -> tuple[int, int]:
         """How many reloads have succeeded, and how many have failed: one of them."""
         before = self._reloads()
         os.kill(self.pid, signal.SIGHUP)
@@ -101,19 +101,19 @@ class Reloadable(Served):
 
     def _reloads(self) -> tuple[int, int]:
         log = self.log
-        return log.count(DONE), log.count(FAILED)
+        return log.count(RELOADED_TEXT), log.count(RELOAD_FAILED_TEXT)
 
 
-class ReloadableCrew(Reloadable, Crew):
+class ReloadableMultiProcessServer(ReloadableServer, MultiProcessServer):
     """... of several processes."""
 
     def __init__(self, folder: Path) -> None:
-        Crew.__init__(self, folder, f"--config={folder / 'twinbus.toml'}", "--workers=2")
+        MultiProcessServer.__init__(self, folder, f"--config={folder / 'twinbus.toml'}", "--workers=2")
         self.prepare(folder)
 
 
 @contextlib.contextmanager
-def reloadable(server: Reloadable) -> Iterator[Reloadable]:
+def run_reloadable(server: ReloadableServer) -> Iterator[ReloadableServer]:
     """From its start to its clean stop."""
     try:
         server.start()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.server import key_file
-from twinbus.server.key_file import KeyRefused, KeyRule, Order
+from twinbus.server.key_file import KeyChangeRefused, KeyCommand, KeyRule
 from twinbus.server.keys import KeyRing, Right
 from twinbus.server.settings import StartError
 
@@ -22,7 +22,7 @@ SENDER = KeyRule("sender", "a" * 44, rights=("Send",))
 
 
 def after(*rules: KeyRule, **order: object) -> dict[str, KeyRule]:
-    changed = key_file.change(rules, Order(**order), NOW)  # type: ignore[arg-type]  # as the test says
+    changed = key_file.apply_command(rules, KeyCommand(**order), NOW)  # type: ignore[arg-type]  # as the test says
     return {rule.name: rule for rule in changed}
 
 
@@ -58,7 +58,7 @@ def test_revoking_takes_all_of_a_key_or_its_secondary_secret() -> None:
 
 
 def test_the_last_key_that_manages_is_revoked_only_by_force() -> None:
-    with pytest.raises(KeyRefused, match=r"'Root' is the last one with Manage, .* or give --force"):
+    with pytest.raises(KeyChangeRefused, match=r"'Root' is the last one with Manage, .* or give --force"):
         after(ROOT, SENDER, do="revoke", name="Root")
     assert list(after(ROOT, SENDER, do="revoke", name="Root", force=True)) == ["sender"]
     boss = KeyRule("boss", "b" * 44)
@@ -77,7 +77,7 @@ def test_the_last_key_that_manages_is_revoked_only_by_force() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_and_says_why(order: dict[str, object], reason: str) -> None:
-    with pytest.raises(KeyRefused) as caught:
+    with pytest.raises(KeyChangeRefused) as caught:
         after(ROOT, SENDER, **order)
     assert reason in str(caught.value)
     assert not any(secret in str(caught.value) for secret in (ROOT.primary, SENDER.primary))
@@ -85,30 +85,30 @@ def test_what_cannot_be_is_refused_and_says_why(order: dict[str, object], reason
 
 def test_there_are_at_most_12_keys_as_in_service_bus() -> None:
     rules = [KeyRule(f"key-{number}", "x" * 44) for number in range(12)]
-    with pytest.raises(KeyRefused, match="there are 12 keys, and there can be 12"):
+    with pytest.raises(KeyChangeRefused, match="there are 12 keys, and there can be 12"):
         after(*rules, do="add", name="one-more", rights=("Send",))
 
 
 def test_what_is_written_is_read_again_and_is_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    key_file.write(file, [ROOT, SENDER])
-    assert key_file.read(file) == (ROOT, SENDER)
+    key_file.write_rules(file, [ROOT, SENDER])
+    assert key_file.read_rules(file) == (ROOT, SENDER)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     ring = KeyRing.load(file)
-    assert ring.root is not None
-    assert ring.root.name == "Root"
+    assert ring.root_key is not None
+    assert ring.root_key.name == "Root"
     assert ring.check_password("sender", SENDER.primary) == frozenset({Right.SEND})
-    assert not any(secret in repr(ring.all) + repr([ROOT, SENDER]) for secret in (ROOT.primary, SENDER.primary))
+    assert not any(secret in repr(ring.all_keys) + repr([ROOT, SENDER]) for secret in (ROOT.primary, SENDER.primary))
 
 
 def test_a_file_of_an_earlier_version_is_read_and_one_with_a_name_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text('{"name": "Root", "primary": "new-new-new-new-new", "secondary": "old-old-old-old-old"}')
     file.chmod(0o600)
-    (rule,) = key_file.read(file)
+    (rule,) = key_file.read_rules(file)
     assert (rule.name, rule.rights, rule.changed) == ("Root", ("Manage", "Send", "Listen"), None)
-    key_file.write(file, [ROOT, ROOT])
+    key_file.write_rules(file, [ROOT, ROOT])
     with pytest.raises(StartError, match="two keys are named 'Root'"):
-        key_file.read(file)
-    key_file.write(file, [])
-    assert KeyRing.load(file).root is None
+        key_file.read_rules(file)
+    key_file.write_rules(file, [])
+    assert KeyRing.load(file).root_key is None

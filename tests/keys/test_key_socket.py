@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import PATIENCE_S
-from twinbus.server.key_file import KeyRefused, Order
-from twinbus.server.key_socket import Answer, Shown, ask, listening
+from tests.served import TIMEOUT_S
+from twinbus.server.key_file import KeyChangeRefused, KeyCommand
+from twinbus.server.key_socket import KeyCommandReply, KeyView, send_command, serve_commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +31,10 @@ def path() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-async def handle(order: Order) -> Answer:
+async def handle(order: KeyCommand) -> KeyCommandReply:
     if order.do == "revoke":
-        raise KeyRefused("no")
-    return Answer((Shown("Root", ("Manage",), primary="very-secret"),), pid=7)
+        raise KeyChangeRefused("no")
+    return KeyCommandReply((KeyView("Root", ("Manage",), primary="very-secret"),), pid=7)
 
 
 def connect_as_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
@@ -50,14 +50,14 @@ def connect_as_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.so
     else:  # nobody else can become another user, so that the server is one
         sock.connect(str(path))
         monkeypatch.setattr(os, "geteuid", lambda: OTHER)
-    sock.settimeout(PATIENCE_S)
+    sock.settimeout(TIMEOUT_S)
     return sock
 
 
 async def test_another_user_gets_no_answer_even_if_the_socket_is_open_to_all(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with listening(path, handle):
+    async with serve_commands(path, handle):
         with connect_as_another(path, monkeypatch) as sock:
             sock.sendall(b'{"do": "list"}\n')
             assert await asyncio.to_thread(sock.recv, 1000) == b""
@@ -72,18 +72,18 @@ def leave_behind(path: Path) -> None:
 
 async def test_an_order_is_answered_or_refused_and_nothing_is_left_at_the_end(path: Path) -> None:
     leave_behind(path)
-    async with listening(path, handle):
-        answer = await asyncio.to_thread(ask, path, Order("list"))
+    async with serve_commands(path, handle):
+        answer = await asyncio.to_thread(send_command, path, KeyCommand("list"))
         assert answer is not None
         assert (answer.pid, answer.keys[0].primary) == (7, "very-secret")
         assert "very-secret" not in repr(answer)
-        with pytest.raises(KeyRefused, match=r"^no$"):
-            await asyncio.to_thread(ask, path, Order("revoke"))
-    assert ask(path, Order("list")) is None
+        with pytest.raises(KeyChangeRefused, match=r"^no$"):
+            await asyncio.to_thread(send_command, path, KeyCommand("revoke"))
+    assert send_command(path, KeyCommand("list")) is None
     assert os.listdir(path.parent) == []  # noqa: PTH208
 
 
 async def test_a_server_serves_without_a_socket_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with listening(path / "nowhere", handle):
+    async with serve_commands(path / "nowhere", handle):
         pass
     assert "twinbus key cannot reach this server" in caplog.text

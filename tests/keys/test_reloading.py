@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keys.commands import done
-from tests.keys.reloadable import FIRST_SECRET, Reloadable, reloadable
-from tests.plain.raw import raw
-from tests.served import PATIENCE_S, wait_until
+from tests.keys.commands import run_key_command_ok
+from tests.keys.reloadable import FIRST_SECRET, ReloadableServer, run_reloadable
+from tests.plain.raw import connect_raw
+from tests.served import TIMEOUT_S, wait_until
 from twinbus.amqp.message import data
 from twinbus.amqp.sasl import Credentials
 from twinbus.client import BrokeredMessage, MessagingFactory
@@ -26,45 +26,41 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reloadable]:
-    with reloadable(Reloadable(tmp_path_factory.mktemp("reloading"))) as server:
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReloadableServer]:
+    with run_reloadable(ReloadableServer(tmp_path_factory.mktemp("reloading"))) as server:
         yield server
 
 
 @pytest.fixture
-def server(running: Reloadable) -> Iterator[Reloadable]:
-    yield running
-    running.show_certificate("one")
-    running.configure()
-    running.reload()
-    running.check_log()
+def server(running_server: ReloadableServer) -> Iterator[ReloadableServer]:
+    yield running_server
+    running_server.install_certificate("one")
+    running_server.configure()
+    running_server.reload()
+    running_server.check_log()
 
 
-async def test_the_log_level_is_reloaded_and_connections_stay_up(server: Reloadable) -> None:
-    async with raw(server, Credentials.plain("app", FIRST_SECRET)) as client:
+async def test_the_log_level_is_reloaded_and_connections_stay_up(server: ReloadableServer) -> None:
+    async with connect_raw(server, Credentials.plain("app", FIRST_SECRET)) as client:
         link = await client.attach_sender("orders")
         assert " debug " not in server.log
         server.configure(log_level="debug")
         await asyncio.to_thread(server.reload)
-        async with raw(server, Credentials.plain("app", FIRST_SECRET)):
+        async with connect_raw(server, Credentials.plain("app", FIRST_SECRET)):
             await asyncio.to_thread(wait_until, lambda: " debug " in server.log)
         assert await client.send(link, data(b"x")) is None
-    assert server.counts("orders") == (1, 0)
+    assert server.message_counts("orders") == (1, 0)
 
 
-def test_new_connections_get_the_new_certificate_and_old_ones_go_on(server: Reloadable) -> None:
-    old = http.client.HTTPSConnection(
-        server.host, server.https_port, timeout=PATIENCE_S, context=server.trusting("one")
-    )
+def test_new_connections_get_the_new_certificate_and_old_ones_go_on(server: ReloadableServer) -> None:
+    old = http.client.HTTPSConnection(server.host, server.https_port, timeout=TIMEOUT_S, context=server.trusting("one"))
     old.request("GET", "/health")
     assert old.getresponse().read()
-    server.show_certificate("two")
-    assert server.shown(server.https_port) == "one"
+    server.install_certificate("two")
+    assert server.served_certificate(server.https_port) == "one"
     server.reload()
-    assert [server.shown(port) for port in (server.https_port, server.amqps_port)] == ["two", "two"]
-    new = http.client.HTTPSConnection(
-        server.host, server.https_port, timeout=PATIENCE_S, context=server.trusting("two")
-    )
+    assert [server.served_certificate(port) for port in (server.https_port, server.amqps_port)] == ["two", "two"]
+    new = http.client.HTTPSConnection(server.host, server.https_port, timeout=TIMEOUT_S, context=server.trusting("two"))
     for connection in (old, new):
         connection.request("GET", "/health")
         assert connection.getresponse().read()
@@ -72,28 +68,30 @@ def test_new_connections_get_the_new_certificate_and_old_ones_go_on(server: Relo
 
 
 async def test_keys_of_the_configuration_file_are_reloaded_and_links_of_the_former_secret_end(
-    server: Reloadable,
+    server: ReloadableServer,
 ) -> None:
-    async with raw(server, Credentials.plain("app", FIRST_SECRET)) as client:
+    async with connect_raw(server, Credentials.plain("app", FIRST_SECRET)) as client:
         link = await client.attach_sender("orders")
         server.secret_file.write_text("another-secret-of-the-configuration-file")
         try:
             await asyncio.to_thread(server.reload)
             async with asyncio.timeout(WITHIN_S):
-                assert await client.detached(link) == UNAUTHORIZED
-            async with raw(server, Credentials.plain("app", "another-secret-of-the-configuration-file")) as other:
+                assert await client.detach_condition(link) == UNAUTHORIZED
+            async with connect_raw(
+                server, Credentials.plain("app", "another-secret-of-the-configuration-file")
+            ) as other:
                 await other.attach_sender("orders")
         finally:
             server.secret_file.write_text(FIRST_SECRET)
 
 
-async def test_a_client_goes_on_over_its_connection_when_its_key_is_valid_again(server: Reloadable) -> None:
+async def test_a_client_goes_on_over_its_connection_when_its_key_is_valid_again(server: ReloadableServer) -> None:
     endpoint = f"Endpoint=sb://{server.host}:{server.amqp_port};UseDevelopmentEmulator=true"
     string = f"{endpoint};SharedAccessKeyName=app;SharedAccessKey={FIRST_SECRET}"
     async with MessagingFactory.from_connection_string(string) as factory:
         orders = factory.create_queue_client("orders")
         await orders.send(BrokeredMessage("before"))
-        connection = await factory.converse("orders")
+        connection = await factory.authorized_connection("orders")
         server.secret_file.write_text("another-secret-of-the-configuration-file")
         try:
             await asyncio.to_thread(server.reload)
@@ -104,25 +102,25 @@ async def test_a_client_goes_on_over_its_connection_when_its_key_is_valid_again(
             server.secret_file.write_text(FIRST_SECRET)
         await asyncio.to_thread(server.reload)
         await orders.send(BrokeredMessage("after"))
-        assert await factory.converse("orders") is connection
+        assert await factory.authorized_connection("orders") is connection
 
 
-def test_a_key_file_that_was_written_by_hand_is_reloaded(server: Reloadable) -> None:
+def test_a_key_file_that_was_written_by_hand_is_reloaded(server: ReloadableServer) -> None:
     file = server.data / "keys.json"
     written = {"name": server.key_name, "primary": "by-hand-by-hand-by-hand", "secondary": server.key}
     file.write_text(json.dumps(written))
     server.reload()
     ready = json.loads((server.folder / "ready.json").read_text())
     assert "SharedAccessKey=by-hand-by-hand-by-hand;" in ready["connection_string"]
-    server.ask("GET", "orders", expected=200)  # with the former one, which is the secondary
+    server.request("GET", "orders", expected=200)  # with the former one, which is the secondary
 
 
 @pytest.mark.parametrize("wrong", ["configuration", "certificate", "key of the certificate", "keys", "no keys"])
-def test_a_bad_file_changes_nothing_and_is_named_in_the_log(server: Reloadable, wrong: str) -> None:
+def test_a_bad_file_changes_nothing_and_is_named_in_the_log(server: ReloadableServer, wrong: str) -> None:
     keys = server.data / "keys.json"
     before = keys.read_bytes()
     server.configure(log_level="error")
-    server.show_certificate("three")
+    server.install_certificate("three")
     if wrong == "configuration":
         (server.folder / "twinbus.toml").write_text("log_level = 'error'\nx = [")
     elif wrong == "certificate":
@@ -132,22 +130,22 @@ def test_a_bad_file_changes_nothing_and_is_named_in_the_log(server: Reloadable, 
     else:
         keys.unlink() if wrong == "no keys" else keys.write_bytes(b"{")
     try:
-        said = server.fail_to_reload()
+        said = server.reload_expecting_failure()
     finally:
         keys.write_bytes(before)
         keys.chmod(0o600)
     named = {"configuration": "twinbus.toml", "certificate": "server.pem", "key of the certificate": "server.key"}
     assert named.get(wrong, "keys.json") in said
-    assert server.shown(server.amqps_port) == "one"
-    server.ask("GET", "orders", expected=200)
+    assert server.served_certificate(server.amqps_port) == "one"
+    server.request("GET", "orders", expected=200)
     if wrong == "certificate":  # keys can be changed all the same
         (server.folder / "server.pem").write_text("nothing of the kind")
-        done(server.data, "add", "urgent", "--rights", "Listen")
-        done(server.data, "revoke", "urgent")
-        assert server.shown(server.amqps_port) == "one"
+        run_key_command_ok(server.data, "add", "urgent", "--rights", "Listen")
+        run_key_command_ok(server.data, "revoke", "urgent")
+        assert server.served_certificate(server.amqps_port) == "one"
 
 
-def test_what_needs_a_restart_is_named_and_not_changed(server: Reloadable) -> None:
+def test_what_needs_a_restart_is_named_and_not_changed(server: ReloadableServer) -> None:
     server.configure(more="stores = 3\nlink_idle = 30.0", queues="orders others")
     server.reload()
     assert "changed settings have no effect before a restart: stores, link_idle, queues and topics" in server.log
@@ -155,4 +153,4 @@ def test_what_needs_a_restart_is_named_and_not_changed(server: Reloadable) -> No
     server.configure()
     server.reload()
     assert server.log.count("before a restart") == count
-    server.ask("GET", "others", expected=404)
+    server.request("GET", "others", expected=404)

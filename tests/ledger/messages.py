@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-BODY: Final = struct.Struct(">Q16s")
+BODY_HEADER: Final = struct.Struct(">Q16s")
 """The number of a message, and a checksum over number and filler; the filler follows."""
 FRAGMENT_SHIFT: Final = 48
 """The bits of a sequence number above these are the number of the fragment."""
@@ -37,12 +37,12 @@ class State(Enum):
 
     ACTIVE = "active"
     DEFERRED = "deferred"
-    DEAD = "dead-lettered"
+    DEAD_LETTERED = "dead-lettered"
     CANCELLED = "cancelled"
-    GONE = "completed"
+    COMPLETED = "completed"
 
 
-ENDED: Final = frozenset({State.CANCELLED, State.GONE})
+FINAL_STATES: Final = frozenset({State.CANCELLED, State.COMPLETED})
 """Nothing has to be there any more."""
 
 
@@ -52,50 +52,50 @@ class Copy:
 
     number: int
     """Of the message."""
-    home: str
+    destination: str
     """The queue or subscription that it has arrived in."""
-    numbers: dict[str, int] = field(default_factory=dict)
+    sequence_numbers: dict[str, int] = field(default_factory=dict)
     """Its sequence numbers, by the address from which it was received: those of dead letters are others."""
     state: State = State.ACTIVE
     """As it was last seen, or confirmed."""
-    asked: Counter[State] = field(default_factory=Counter)
+    requested_states: Counter[State] = field(default_factory=Counter)
     """Requests whose outcome is not known, by the state that they lead to."""
-    receipts: int = 0
+    receipt_count: int = 0
     """How often it was received."""
 
     @property
     def sequence_number(self) -> int:
-        return self.numbers[self.home]
+        return self.sequence_numbers[self.destination]
 
     @property
     def fragment(self) -> int:
         return self.sequence_number >> FRAGMENT_SHIFT
 
     @property
-    def may_be(self) -> set[State]:
-        return {self.state, *(+self.asked)}
+    def possible_states(self) -> set[State]:
+        return {self.state, *(+self.requested_states)}
 
     @property
     def may_be_gone(self) -> bool:
-        return not self.may_be.isdisjoint(ENDED)
+        return not self.possible_states.isdisjoint(FINAL_STATES)
 
     @property
-    def known(self) -> str:
-        return " or ".join(sorted(state.value for state in self.may_be))
+    def possible_states_text(self) -> str:
+        return " or ".join(sorted(state.value for state in self.possible_states))
 
     def confirm(self, state: State) -> None:
         """The broker has answered that it is so."""
         self.state = state
-        self.asked.clear()
+        self.requested_states.clear()
 
-    def see(self, state: State, forgotten: Iterable[State]) -> None:
+    def record_receipt(self, state: State, cancelled_requests: Iterable[State]) -> None:
         """It was received in this state: requests for the `forgotten` states were not carried out."""
-        if self.state is State.GONE:
-            self.asked[State.GONE] += 1  # it is back, and may go once more
+        if self.state is State.COMPLETED:
+            self.requested_states[State.COMPLETED] += 1  # it is back, and may go once more
         self.state = state
-        self.receipts += 1
-        for one in forgotten:
-            self.asked.pop(one, None)
+        self.receipt_count += 1
+        for one in cancelled_requests:
+            self.requested_states.pop(one, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,15 +103,15 @@ class Message:
     """One message, and what its sender was told."""
 
     number: int
-    path: str
+    sent_to: str
     """Where it was sent to."""
     copies: dict[str, list[Copy]]
     """By home: every queue or subscription where it has to arrive."""
-    source: Hashable | None = None
+    order_key: Hashable | None = None
     """What keeps its messages in order: a link, a transaction, a key. None: this message has no place in an order."""
     is_accepted: bool = False
     refusal: str | None = None
-    is_seen: bool = False
+    was_received: bool = False
     """Somebody received it, so it was stored."""
 
     def __str__(self) -> str:
@@ -120,25 +120,25 @@ class Message:
     def all_copies(self) -> list[Copy]:
         return [copy for copies in self.copies.values() for copy in copies]
 
-    def copy_at(self, home: str) -> Copy:
+    def copy_in(self, destination: str) -> Copy:
         """The copy at one home, of which there is one only."""
-        copies = self.copies[home]
+        copies = self.copies[destination]
         if not copies:
-            copies.append(Copy(self.number, home))
+            copies.append(Copy(self.number, destination))
         return copies[0]
 
 
-def body_of(number: int, filler: bytes) -> bytes:
-    return BODY.pack(number, _checksum(number, filler)) + filler
+def make_body(number: int, filler: bytes) -> bytes:
+    return BODY_HEADER.pack(number, _checksum(number, filler)) + filler
 
 
-def number_in(body: bytes) -> int | None:
+def read_message_number(body: bytes) -> int | None:
     """The number of the message that has this body; None if a single bit of it was changed."""
-    number, checksum = BODY.unpack_from(body) if len(body) >= BODY.size else (-1, b"")
-    return int(number) if checksum and checksum == _checksum(number, body[BODY.size :]) else None
+    number, checksum = BODY_HEADER.unpack_from(body) if len(body) >= BODY_HEADER.size else (-1, b"")
+    return int(number) if checksum and checksum == _checksum(number, body[BODY_HEADER.size :]) else None
 
 
-def shown(sequence_number: int) -> str:
+def format_sequence_number(sequence_number: int) -> str:
     """A sequence number as problems show it: in hexadecimal if it names a fragment."""
     return f"{sequence_number:#x}" if sequence_number >> FRAGMENT_SHIFT else str(sequence_number)
 

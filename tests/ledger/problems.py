@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-EACH_MAX: Final = 8
+MAX_PER_KIND: Final = 8
 
 
 class Violation(Exception):
@@ -21,20 +21,20 @@ class Violation(Exception):
 class Problems:
     """The first few problems of each kind, and the number of all of them: no kind hides another."""
 
-    each_max: int = EACH_MAX
+    max_per_kind: int = MAX_PER_KIND
     """Problems of one kind that are kept as text; the others are counted."""
     counts: Counter[str] = field(default_factory=Counter)
     """All problems, by kind."""
-    kept: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
         """The problems that were kept, then one line for each kind of which there are more."""
-        more = {kind: count - self.each_max for kind, count in self.counts.items() if count > self.each_max}
-        return self.kept + [f"{kind}: {count:,} more of these" for kind, count in more.items()]
+        more = {kind: count - self.max_per_kind for kind, count in self.counts.items() if count > self.max_per_kind}
+        return self.texts + [f"{kind}: {count:,} more of these" for kind, count in more.items()]
 
-    def tell(self, problem: str) -> None:
-        kind = problem.partition(":")[0]
+    def add(self, text: str) -> None:
+        kind = text.partition(":")[0]
         self.counts[kind] += 1
-        if self.counts[kind] <= self.each_max:
-            self.kept.append(problem)
+        if self.counts[kind] <= self.max_per_kind:
+            self.texts.append(text)

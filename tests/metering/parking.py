@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
-from twinbus.client.pairing.draining import WINDOW
-from twinbus.client.pairing.draining_by_hand import DrainingByHand
+from twinbus.client.pairing.draining import PREFETCH_WINDOW
+from twinbus.client.pairing.draining_by_hand import ManualDrain
 
 if TYPE_CHECKING:
     from twinbus.client import MessagingFactory
@@ -42,7 +42,7 @@ class Prediction:
         return 1 + self.empty_queues
 
     @property
-    def document(self) -> int:
+    def documented_operations(self) -> int:
         return 4 * self.messages + self.empty_receives + self.pings
 
     @property
@@ -50,7 +50,7 @@ class Prediction:
         return 6 * self.messages + self.empty_receives + self.pings + (1 + self.queues) + self.queues
 
 
-async def park(primary: MessagingFactory, *, clients: int, each: int) -> None:
+async def park_messages(primary: MessagingFactory, *, clients: int, each: int) -> None:
     """Send while the primary is down: each client to a backlog queue of its choice."""
     for _ in range(clients):
         queue = primary.create_queue_client("orders")
@@ -59,27 +59,27 @@ async def park(primary: MessagingFactory, *, clients: int, each: int) -> None:
         await queue.close()
 
 
-async def predict(pairing: Pairing, manager: NamespaceManager, messages: int) -> Prediction:
+async def predict_operations(pairing: Pairing, manager: NamespaceManager, messages: int) -> Prediction:
     """By what lies where."""
     runtimes = [await manager.get_queue_runtime(queue.path) for queue in pairing.rotation.queues]
     counts = [runtime.active_count for runtime in runtimes]
     assert sum(counts) == messages
-    assert max(counts) < WINDOW
+    assert max(counts) < PREFETCH_WINDOW
     return Prediction(messages=messages, queues=len(counts), empty_queues=counts.count(0))
 
 
-async def restored(pairing: Pairing) -> None:
+async def wait_until_restored(pairing: Pairing) -> None:
     """Wait until a ping was answered."""
     done = asyncio.Event()
     pairing.on_event(lambda _: done.set(), {EventKind.RESTORED})
     await done.wait()
 
 
-async def drain(
+async def drain_with_pumps(
     primary: MessagingFactory, secondary: MessagingFactory, manager: NamespaceManager, pairing: Pairing, messages: int
 ) -> None:
     """By the pumps of the syphon, until all is moved."""
-    pumps = DrainingByHand(primary, secondary, manager, [queue.path for queue in pairing.rotation.queues])
+    pumps = ManualDrain(primary, secondary, manager, [queue.path for queue in pairing.rotation.queues])
     pumps.start()
     while pumps.moved < messages:  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(0.1)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from tests.metering.used import counted
+from tests.metering.used import nonzero_counts
 from twinbus.amqp.types import Symbol
 from twinbus.client import BrokeredMessage
-from twinbus.client.conversation import CLIENT_ID as SAID
+from twinbus.client.conversation import CLIENT_ID_PROPERTY as SAID
 from twinbus.client.settings import FactorySettings
-from twinbus.server.access import Access
+from twinbus.server.access import ConnectionGrants
 from twinbus.server.keys import Key
-from twinbus.server.metering.meter import Meter
-from twinbus.server.metering.tab import CLIENT_ID, Tab
+from twinbus.server.metering.meter import UsageMeter
+from twinbus.server.metering.tab import CLIENT_ID_PROPERTY, ConnectionUsage
 from twinbus.server.sas import Grant
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 FOREVER = float("inf")
 
 
-def access(**scopes: str) -> Access:
+def access(**scopes: str) -> ConnectionGrants:
     """Keys by their names, each for one entity and what is below it; "" is all."""
-    found = Access(lambda grant: grant)
-    found.give_all([Grant(Key(name, "secret"), "secret", scope, FOREVER) for name, scope in scopes.items()])
+    found = ConnectionGrants(lambda grant: grant)
+    found.add_all([Grant(Key(name, "secret"), "secret", scope, FOREVER) for name, scope in scopes.items()])
     return found
 
 
@@ -34,7 +34,7 @@ async def test_a_client_of_ours_is_counted_under_the_id_that_its_journal_has() -
             factory = namespace.factory()
             await factory.create_message_sender("orders").send(BrokeredMessage("apples"))
             found = [row for row in namespace.usage() if row.client == factory.settings.client_id]
-            assert [(row.entity, counted(row)) for row in found] == [("orders", {"sends": 1, "send_units": 1})]
+            assert [(row.entity, nonzero_counts(row)) for row in found] == [("orders", {"sends": 1, "send_units": 1})]
 
 
 @in_virtual_time
@@ -54,12 +54,12 @@ def test_what_a_client_is_called_has_a_name_of_some_length() -> None:
 
 
 def test_both_ends_mean_the_same_property() -> None:
-    assert CLIENT_ID == SAID
+    assert CLIENT_ID_PROPERTY == SAID
 
 
 def test_another_client_is_counted_under_the_key_by_which_it_may_use_an_entity() -> None:
-    tab = Tab(Meter())
-    tab.open({Symbol("product"): "some SDK"})
+    tab = ConnectionUsage(UsageMeter())
+    tab.on_open({Symbol("product"): "some SDK"})
     keys = access(orders_key="orders", news_key="news")
     assert tab.counter(keys, "orders").client == "orders_key"
     assert tab.counter(keys, "Orders/$DeadLetterQueue").client == "orders_key"
@@ -68,34 +68,34 @@ def test_another_client_is_counted_under_the_key_by_which_it_may_use_an_entity()
 
 def test_what_a_client_says_of_itself_goes_before_its_key_if_it_is_text() -> None:
     for said, name in (("shop", "shop"), ("", "root"), (17, "root")):
-        tab = Tab(Meter())
-        tab.open({Symbol(CLIENT_ID): said})
+        tab = ConnectionUsage(UsageMeter())
+        tab.on_open({Symbol(CLIENT_ID_PROPERTY): said})
         assert tab.counter(access(root=""), "orders").client == name
 
 
 def test_connections_are_counted_from_their_opening_to_their_end_once() -> None:
-    meter = Meter()
-    first, second, never_opened = Tab(meter), Tab(meter), Tab(meter)
-    first.open(None)
-    second.open(None)
-    first.close()
-    first.close()
-    never_opened.close()
-    assert (meter.connections, meter.take_connections(), meter.take_connections()) == (1, 2, 1)
+    meter = UsageMeter()
+    first, second, never_opened = ConnectionUsage(meter), ConnectionUsage(meter), ConnectionUsage(meter)
+    first.on_open(None)
+    second.on_open(None)
+    first.on_close()
+    first.on_close()
+    never_opened.on_close()
+    assert (meter.connections, meter.take_peak_connections(), meter.take_peak_connections()) == (1, 2, 1)
 
 
 def test_a_counter_is_in_use_as_long_as_a_connection_may_count_in_it() -> None:
-    meter = Meter()
-    tabs = [Tab(meter), Tab(meter)]
+    meter = UsageMeter()
+    tabs = [ConnectionUsage(meter), ConnectionUsage(meter)]
     for tab in tabs:
-        tab.open({CLIENT_ID: "shop"})
+        tab.on_open({CLIENT_ID_PROPERTY: "shop"})
         for _ in range(2):
             tab.counter(access(root=""), "orders")
     counter = meter.counter("orders", "shop")
-    assert counter.users == 2
-    meter.forget([counter])
+    assert counter.user_count == 2
+    meter.remove_unused([counter])
     assert meter.counter("orders", "shop") is counter
     for tab in tabs:
-        tab.close()
-    meter.forget([counter])
+        tab.on_close()
+    meter.remove_unused([counter])
     assert meter.counter("orders", "shop") is not counter

@@ -16,18 +16,18 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from tests.metering.test_minutes import clerk
-from twinbus.broker.clock import Times
-from twinbus.model.usage import COLUMNS, Head, UsageRow, read_journal, unrolled, write_frame
+from tests.metering.test_minutes import make_usage_writer
+from twinbus.broker.clock import TimeServices
+from twinbus.model.usage import COLUMNS, JournalHead, UsageRow, journals_without_parquet, read_journal, write_frame
 from twinbus.server.metering import hours
-from twinbus.server.metering.clerk import Clerk, Desk
+from twinbus.server.metering.clerk import UsageWriter, UsageWriterConfig
 from twinbus.server.metering.hours import write_hour
-from twinbus.server.metering.meter import Meter
-from twinbus.server.metering.roll import NO_PYARROW, remove_older
+from twinbus.server.metering.meter import UsageMeter
+from twinbus.server.metering.roll import EXIT_NO_PYARROW, remove_expired
 from twinbus.testing import LoopClock, in_virtual_time
 
 HOUR = 1_700_000_000 // 3600 * 3600
-HEAD = Head(namespace="contoso", process=0, life="5f1c", hour=HOUR)
+HEAD = JournalHead(namespace="contoso", process=0, life="5f1c", hour=HOUR)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -38,25 +38,25 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def make_journal(folder: Path, *rows: UsageRow, head: Head = HEAD) -> Path:
+def make_journal(folder: Path, *rows: UsageRow, head: JournalHead = HEAD) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / head.journal_name
     path.write_bytes(write_frame(head) + write_frame(list(rows)))
     return path
 
 
-def roll_here(arguments: list[str]) -> None:
+def roll_in_process(arguments: list[str]) -> None:
     """What the program does, in this process."""
     folder, _, *journals = arguments
     for journal in journals:
-        hours.roll(Path(folder), Path(journal))
+        hours.convert_journal(Path(folder), Path(journal))
 
 
 @in_virtual_time
 async def count_for_three_hours(folder: Path) -> None:
-    meter, clock = Meter(), LoopClock()
+    meter, clock = UsageMeter(), LoopClock()
     clock.set_wall_ms((HOUR + 1_800) * 1000)
-    async with clerk(folder, meter, clock, roll_here):
+    async with make_usage_writer(folder, meter, clock, roll_in_process):
         for _ in range(150):
             meter.counter("orders", "shop").sends += 1
             await asyncio.sleep(60)
@@ -72,7 +72,7 @@ def test_each_hour_becomes_a_file_as_soon_as_it_is_over(tmp_path: Path) -> None:
         "namespace=contoso/date=2023-11-15/00-0",
     ]
     (left,) = usage.glob("*.journal")
-    assert unrolled(usage) == [left]
+    assert journals_without_parquet(usage) == [left]
     rolled = [row for row in read(usage) if row["entity"] == "orders"]
     kept = [row for _, row in read_journal(left) if row.entity == "orders"]
     assert sum(row["sends"] for row in rolled) + sum(row.sends for row in kept) == 150
@@ -80,7 +80,7 @@ def test_each_hour_becomes_a_file_as_soon_as_it_is_over(tmp_path: Path) -> None:
     assert len({row["minute"] for row in rolled}) == len(rolled)
 
 
-class Minutes:
+class MinuteClock:
     """A clock that a test sets."""
 
     def __init__(self, wall_s: int) -> None:
@@ -97,7 +97,7 @@ async def test_a_journal_that_is_only_just_opened_is_not_taken_for_one_that_is_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Journals are rolled on one thread while another opens the next one, on a disk that takes its time."""
-    rolled, goes_on, sync, clock = threading.Event(), threading.Event(), os.fsync, Minutes(HOUR + 3_540)
+    rolled, goes_on, sync, clock = threading.Event(), threading.Event(), os.fsync, MinuteClock(HOUR + 3_540)
     given: list[list[str]] = []
 
     def roll(words: list[str]) -> None:
@@ -108,8 +108,10 @@ async def test_a_journal_that_is_only_just_opened_is_not_taken_for_one_that_is_o
         goes_on.wait()
         sync(file)
 
-    times = Times(clock)
-    working = Clerk(Meter(), clock, times.timers, Desk(folder=tmp_path / "usage", namespace="contoso"), roll)
+    times = TimeServices(clock)
+    working = UsageWriter(
+        UsageMeter(), clock, times.timers, UsageWriterConfig(folder=tmp_path / "usage", namespace="contoso"), roll
+    )
     working.start()
     while not list((tmp_path / "usage").glob("*.journal")):  # noqa: ASYNC110  # a thread writes it
         await asyncio.sleep(0.01)
@@ -128,7 +130,7 @@ async def test_a_journal_that_is_only_just_opened_is_not_taken_for_one_that_is_o
 
 def test_a_file_has_all_columns_with_the_namespace_and_the_date_in_the_names_of_folders(tmp_path: Path) -> None:
     journal = make_journal(tmp_path, UsageRow(minute=HOUR + 60, entity="orders", client="shop", sends=2**40, peeks=1))
-    hours.roll(tmp_path, journal)
+    hours.convert_journal(tmp_path, journal)
     assert not journal.exists()
     (row,) = read(tmp_path)
     assert {*row} == {*COLUMNS, "date"}
@@ -142,15 +144,15 @@ def test_a_file_has_all_columns_with_the_namespace_and_the_date_in_the_names_of_
         1,
         0,
     )
-    assert (tmp_path / HEAD.parquet_place).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / HEAD.parquet_path).stat().st_mode & 0o777 == 0o600
 
 
 def test_what_was_cut_off_before_the_journal_was_removed_is_not_there_twice(tmp_path: Path) -> None:
     row = UsageRow(minute=HOUR, entity="orders", client="shop", sends=1)
-    hours.roll(tmp_path, make_journal(tmp_path, row))
+    hours.convert_journal(tmp_path, make_journal(tmp_path, row))
     journal = make_journal(tmp_path, row)
-    assert unrolled(tmp_path) == []
-    hours.roll(tmp_path, journal)
+    assert journals_without_parquet(tmp_path) == []
+    hours.convert_journal(tmp_path, journal)
     assert len(read(tmp_path)) == 1
     assert not journal.exists()
 
@@ -165,7 +167,7 @@ def test_a_file_that_cannot_be_written_leaves_the_journal_and_nothing_else(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        hours.roll(tmp_path, journal)
+        hours.convert_journal(tmp_path, journal)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [journal]
 
 
@@ -178,8 +180,8 @@ def test_columns_may_be_arrays_or_lists_and_those_that_are_not_given_are_empty(t
         "sends": pa.array([1, 2, 3], pa.int32()),
         "pings": range(3),
     }
-    path = write_hour(tmp_path, HEAD, given, syncs=False)
-    assert path == tmp_path / HEAD.parquet_place
+    path = write_hour(tmp_path, HEAD, given, sync=False)
+    assert path == tmp_path / HEAD.parquet_path
     table = pq.read_table(path, partitioning=None)
     assert table.schema.remove_metadata() == hours.SCHEMA
     assert table["entity"].to_pylist() == ["a", "b", "a"]
@@ -215,15 +217,17 @@ def test_the_program_rolls_all_it_can_and_puts_aside_what_is_none(tmp_path: Path
 
 def test_without_pyarrow_journals_stay(tmp_path: Path) -> None:
     journal = make_journal(tmp_path, UsageRow(minute=HOUR, sends=1))
-    assert run_program(tmp_path, journal, without_pyarrow=True)[0] == NO_PYARROW
+    assert run_program(tmp_path, journal, without_pyarrow=True)[0] == EXIT_NO_PYARROW
     assert journal.exists()
 
 
 def test_files_of_dates_that_are_long_ago_are_removed(tmp_path: Path) -> None:
     for days in range(5):
-        write_hour(tmp_path, Head(namespace="contoso", process=0, life="a", hour=HOUR - days * 86_400), {"minute": []})
+        write_hour(
+            tmp_path, JournalHead(namespace="contoso", process=0, life="a", hour=HOUR - days * 86_400), {"minute": []}
+        )
     (tmp_path / "namespace=contoso" / "date=somewhen").mkdir()
     today = dt.datetime.fromtimestamp(HOUR, dt.UTC).date()
-    remove_older(tmp_path, 2, today)
+    remove_expired(tmp_path, 2, today)
     left = sorted(path.name for path in (tmp_path / "namespace=contoso").iterdir())
     assert left == ["date=2023-11-12", "date=2023-11-13", "date=2023-11-14", "date=somewhen"]

@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from tests.metering.test_minutes import clerk
-from tests.served import Served
-from tests.workers.crew import crew
+from tests.metering.test_minutes import make_usage_writer
+from tests.served import ServerProcess
+from tests.workers.crew import run_multi_process_server
 from twinbus.client import BrokeredMessage, MessagingFactory
-from twinbus.model.usage import BEGIN, COUNTS, UsageRow, add_rows, partial_of, read_journal, unrolled
+from twinbus.model.usage import (
+    BEGIN,
+    COUNTS,
+    UsageRow,
+    add_rows,
+    journals_without_parquet,
+    partial_minute_path,
+    read_journal,
+)
 from twinbus.server.metering import clerk as clerk_module
 from twinbus.server.metering import hours
-from twinbus.server.metering.journal import Journal
-from twinbus.server.metering.meter import Meter
-from twinbus.server.metering.roll import remove_orphans
+from twinbus.server.metering.journal import UsageJournal
+from twinbus.server.metering.meter import UsageMeter
+from twinbus.server.metering.roll import remove_orphan_partials
 from twinbus.testing import in_virtual_time
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ NOON = 1_700_000_000 // 86_400 * 86_400 + 43_200
 
 def rows_of(usage: Path) -> list[UsageRow]:
     """In journals and their partial minutes, and in Parquet files."""
-    rows = [row for path in unrolled(usage) for _, row in read_journal(path)]
+    rows = [row for path in journals_without_parquet(usage) for _, row in read_journal(path)]
     for path in usage.rglob("*.parquet"):
         columns = ["entity", "client", "mark", *COUNTS]
         rows += [
@@ -48,7 +56,7 @@ def counted(usage: Path, queue: str) -> tuple[int, int, int, int]:
     return row.sends, row.receives, row.settlements, row.management
 
 
-async def use(server: Served, queue: str, *, sends: int, receives: int = 0, connections: int = 1) -> None:
+async def use(server: ServerProcess, queue: str, *, sends: int, receives: int = 0, connections: int = 1) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(connections):
             factory = await stack.enter_async_context(MessagingFactory.from_connection_string(server.connection_string))
@@ -65,10 +73,10 @@ async def use(server: Served, queue: str, *, sends: int, receives: int = 0, conn
 
 def test_all_that_was_asked_a_second_before_a_kill_is_counted_and_nothing_twice(tmp_path: Path) -> None:
     usage = tmp_path / "data" / "usage"
-    server = Served(tmp_path)
+    server = ServerProcess(tmp_path)
     try:
         server.start()
-        queue = server.make_queue()
+        queue = server.create_queue()
         for sends, expected in ((20, (20, 10, 10, 1)), (30, (50, 20, 20, 1))):
             asyncio.run(use(server, queue, sends=sends, receives=10))
             time.sleep(1.0)
@@ -80,24 +88,24 @@ def test_all_that_was_asked_a_second_before_a_kill_is_counted_and_nothing_twice(
     finally:
         server.kill()
     assert [row.mark for row in rows_of(usage) if row.mark] == [BEGIN] * 2, "none has an end"
-    for journal in unrolled(usage):
-        hours.roll(usage, journal)
+    for journal in journals_without_parquet(usage):
+        hours.convert_journal(usage, journal)
     assert counted(usage, queue) == (50, 20, 20, 1)
     assert not [*usage.glob("*.journal"), *usage.glob("*.partial")]
 
 
 def test_each_of_several_processes_outlives_its_kill(tmp_path: Path) -> None:
     usage = tmp_path / "data" / "usage"
-    with crew(tmp_path, workers=2) as server:
-        queue = server.make_queue()
+    with run_multi_process_server(tmp_path, workers=2) as server:
+        queue = server.create_queue()
         asyncio.run(use(server, queue, sends=5, receives=40, connections=8))
         time.sleep(1.0)
         os.kill(server.pid, signal.SIGSTOP)  # it would start them anew
         for number in server.workers():
-            server.strike(number, signal.SIGKILL)
+            server.signal_worker(number, signal.SIGKILL)
         server.kill()
     assert counted(usage, queue) == (40, 40, 40, 1)
-    assert len(unrolled(usage)) == 2
+    assert len(journals_without_parquet(usage)) == 2
 
 
 # --- what a kill may leave --------------------------------------------------------------------------------------------
@@ -107,9 +115,9 @@ def sent(count: int, minute: int = NOON) -> UsageRow:
     return UsageRow(minute=minute, entity="orders", client="shop", sends=count)
 
 
-def in_the_middle_of_a_minute(folder: Path) -> tuple[Journal, Path]:
+def in_the_middle_of_a_minute(folder: Path) -> tuple[UsageJournal, Path]:
     """Of one minute that is over, with 1 send, and another that is not, with 2 + 4."""
-    journal = Journal(folder, namespace="contoso", process=0, life="5f1c")
+    journal = UsageJournal(folder, namespace="contoso", process=0, life="5f1c")
     journal.append([sent(1)], NOON)
     journal.append_partial([sent(2, NOON + 60)], NOON + 60)
     journal.append_partial([sent(4, NOON + 60), UsageRow(minute=NOON + 60, connections=3)], NOON + 60)
@@ -129,35 +137,35 @@ def test_changes_within_a_minute_are_read_as_one_row(tmp_path: Path) -> None:
 
 def test_a_partial_minute_is_read_up_to_wherever_it_is_torn(tmp_path: Path) -> None:
     _, path = in_the_middle_of_a_minute(tmp_path)
-    content = partial_of(path).read_bytes()
+    content = partial_minute_path(path).read_bytes()
     found = set()
     for end in range(len(content)):
-        partial_of(path).write_bytes(content[:end])
+        partial_minute_path(path).write_bytes(content[:end])
         found.add(tuple(sends(path)))
     assert found == {(1,), (1, 2)}
 
 
 def test_a_kill_before_the_whole_minute_has_replaced_the_partial_one_counts_it_once(tmp_path: Path) -> None:
     journal, path = in_the_middle_of_a_minute(tmp_path)
-    left = partial_of(path).read_bytes()
+    left = partial_minute_path(path).read_bytes()
     journal.append([sent(7, NOON + 60)], NOON + 60)
     assert sends(path) == [1, 7]
-    partial_of(path).write_bytes(left)  # a power cut may bring back what was cut off already
+    partial_minute_path(path).write_bytes(left)  # a power cut may bring back what was cut off already
     assert sends(path) == [1, 7]
-    hours.roll(tmp_path, path)
+    hours.convert_journal(tmp_path, path)
     assert [row.sends for row in rows_of(tmp_path)] == [1, 7]
 
 
 def test_a_partial_minute_whose_journal_has_become_a_parquet_file_is_removed(tmp_path: Path) -> None:
     _, path = in_the_middle_of_a_minute(tmp_path)
-    left = partial_of(path).read_bytes()
-    remove_orphans(tmp_path)
-    assert partial_of(path).exists(), "its journal is there"
-    hours.roll(tmp_path, path)
-    partial_of(path).write_bytes(left)  # a kill between the two removals
+    left = partial_minute_path(path).read_bytes()
+    remove_orphan_partials(tmp_path)
+    assert partial_minute_path(path).exists(), "its journal is there"
+    hours.convert_journal(tmp_path, path)
+    partial_minute_path(path).write_bytes(left)  # a kill between the two removals
     assert sum(row.sends for row in rows_of(tmp_path)) == 7
-    remove_orphans(tmp_path)
-    assert not partial_of(path).exists()
+    remove_orphan_partials(tmp_path)
+    assert not partial_minute_path(path).exists()
 
 
 # --- what it takes ----------------------------------------------------------------------------------------------------
@@ -166,8 +174,8 @@ def test_a_partial_minute_whose_journal_has_become_a_parquet_file_is_removed(tmp
 @in_virtual_time
 async def count_each_second(folder: Path) -> list[int]:
     """Bytes of the partial minute after each second of three minutes."""
-    meter, found = Meter(), []
-    async with clerk(folder, meter):
+    meter, found = UsageMeter(), []
+    async with make_usage_writer(folder, meter):
         for _ in range(180):
             meter.counter("orders", "shop").sends += 1
             await asyncio.sleep(1)
@@ -188,7 +196,7 @@ def test_the_partial_minute_does_not_outgrow_a_minute(tmp_path: Path) -> None:
 
 @in_virtual_time
 async def count_nothing(folder: Path) -> list[int]:
-    async with clerk(folder, Meter()):
+    async with make_usage_writer(folder, UsageMeter()):
         await asyncio.sleep(5)
         before = [path.stat().st_mtime_ns for path in (folder / "usage").glob("*.partial")]
         await asyncio.sleep(50)
@@ -204,7 +212,7 @@ def test_nothing_is_written_while_nothing_is_asked(tmp_path: Path) -> None:
 
 @in_virtual_time
 async def count_slowly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    meter, now_s, writes = Meter(), [0.0], []
+    meter, now_s, writes = UsageMeter(), [0.0], []
 
     def slow(*_given: object) -> list[UsageRow]:
         now_s[0] += 0.1  # of a processor, for the changes of many thousand counters
@@ -213,7 +221,7 @@ async def count_slowly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
     monkeypatch.setattr(clerk_module, "take_partial_rows", slow)
     monkeypatch.setattr(time, "thread_time", lambda: now_s[0])
-    async with clerk(folder, meter):
+    async with make_usage_writer(folder, meter):
         await asyncio.sleep(55)
     return len(writes)
 
@@ -226,12 +234,12 @@ def test_changes_are_written_less_often_where_that_would_take_more_than_a_hundre
 
 @in_virtual_time
 async def fill_the_disk_for_a_second(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    meter, write = Meter(), os.pwrite
+    meter, write = UsageMeter(), os.pwrite
 
     def fail(*_given: object) -> int:
         raise OSError(28, "No space left on device")
 
-    async with clerk(folder, meter):
+    async with make_usage_writer(folder, meter):
         meter.counter("orders", "shop").sends += 1
         monkeypatch.setattr(os, "pwrite", fail)
         await asyncio.sleep(5)

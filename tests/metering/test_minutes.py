@@ -9,12 +9,12 @@ import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from twinbus.broker.clock import Times
+from twinbus.broker.clock import TimeServices
 from twinbus.model.usage import BEGIN, END, LOST, UsageRow, read_journal
 from twinbus.server.metering import clerk as clerk_module
-from twinbus.server.metering.clerk import Clerk, Desk
-from twinbus.server.metering.meter import Meter
-from twinbus.server.system_clock import SystemClock, TimerDrive
+from twinbus.server.metering.clerk import UsageWriter, UsageWriterConfig
+from twinbus.server.metering.meter import UsageMeter
+from twinbus.server.system_clock import SystemClock, TimerDriver
 from twinbus.testing import LoopClock, in_virtual_time
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def clerk(
-    folder: Path, meter: Meter, clock: LoopClock | None = None, run: Callable[[list[str]], object] | None = None
-) -> AsyncIterator[Clerk]:
+async def make_usage_writer(
+    folder: Path, meter: UsageMeter, clock: LoopClock | None = None, run: Callable[[list[str]], object] | None = None
+) -> AsyncIterator[UsageWriter]:
     """One that works, on a clock whose minutes begin with the test."""
     clock = clock or LoopClock()
-    times = Times(clock)
-    drive = TimerDrive(times.timers)
-    desk = Desk(folder=folder / "usage", namespace="contoso")
-    working = Clerk(meter, clock, times.timers, desk, run or (lambda _: None))
+    times = TimeServices(clock)
+    drive = TimerDriver(times.timers)
+    desk = UsageWriterConfig(folder=folder / "usage", namespace="contoso")
+    working = UsageWriter(meter, clock, times.timers, desk, run or (lambda _: None))
     await asyncio.sleep(60 - clock.wall_ms() / 1000 % 60)
     working.start()
     try:
@@ -48,15 +48,15 @@ def written(folder: Path) -> list[UsageRow]:
     return [row for path in sorted((folder / "usage").glob("*.journal")) for _, row in read_journal(path)]
 
 
-def told(rows: list[UsageRow]) -> list[tuple[int, str, str, int]]:
+def written_counts(rows: list[UsageRow]) -> list[tuple[int, str, str, int]]:
     """Which minute after the first, mark, entity, sends."""
     return [((row.minute - rows[0].minute) // 60, row.mark, row.entity, row.sends) for row in rows]
 
 
 @in_virtual_time
 async def write_minutes(folder: Path) -> None:
-    meter = Meter()
-    async with clerk(folder, meter):
+    meter = UsageMeter()
+    async with make_usage_writer(folder, meter):
         meter.counter("orders", "shop").sends += 3
         await asyncio.sleep(61)
         await asyncio.sleep(60)
@@ -68,7 +68,7 @@ async def write_minutes(folder: Path) -> None:
 def test_each_minute_has_a_row_of_its_own_and_one_for_what_was_counted_and_a_life_its_marks(tmp_path: Path) -> None:
     write_minutes(tmp_path)
     rows = written(tmp_path)
-    assert told(rows) == [
+    assert written_counts(rows) == [
         (0, BEGIN, "", 0),
         (0, "", "", 0),
         (0, "", "", 0),
@@ -91,13 +91,13 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 @in_virtual_time
 async def write_connections(folder: Path) -> None:
-    meter = Meter()
-    async with clerk(folder, meter):
+    meter = UsageMeter()
+    async with make_usage_writer(folder, meter):
         for _ in range(3):
-            meter.connected()
-        meter.disconnected()
+            meter.on_connected()
+        meter.on_disconnected()
         await asyncio.sleep(61)
-        meter.disconnected()
+        meter.on_disconnected()
         await asyncio.sleep(60)
         await asyncio.sleep(60)
 
@@ -109,8 +109,8 @@ def test_the_most_connections_of_each_minute_are_written(tmp_path: Path) -> None
 
 @in_virtual_time
 async def set_the_clock_back(folder: Path) -> None:
-    meter, clock = Meter(), LoopClock()
-    async with clerk(folder, meter, clock):
+    meter, clock = UsageMeter(), LoopClock()
+    async with make_usage_writer(folder, meter, clock):
         await asyncio.sleep(121)
         clock.set_wall_ms(clock.wall_ms() - 7_200_000)
         for _ in range(6):
@@ -132,14 +132,14 @@ def test_minutes_do_not_go_back_with_the_clock_and_are_written_all_the_same(tmp_
 
 @in_virtual_time
 async def fill_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meter, write = Meter(), os.pwrite
+    meter, write = UsageMeter(), os.pwrite
 
     def half(file: int, content: bytes, offset: int) -> int:
         if len(content) < 20:
             raise OSError(28, "No space left on device")
         return write(file, content[:10], offset)
 
-    async with clerk(folder, meter):
+    async with make_usage_writer(folder, meter):
         await asyncio.sleep(1)
         meter.counter("orders", "shop").sends += 1
         await asyncio.sleep(60)
@@ -172,16 +172,18 @@ def test_a_full_disk_costs_rows_says_so_once_and_marks_it(
 async def test_the_last_rows_of_a_life_follow_those_that_a_slow_disk_has_not_taken_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meter, sync, goes_on = Meter(), os.fsync, threading.Event()
+    meter, sync, goes_on = UsageMeter(), os.fsync, threading.Event()
 
     def wait(file: int) -> None:
         goes_on.wait()
         sync(file)
 
     monkeypatch.setattr(os, "fsync", wait)
-    monkeypatch.setattr(clerk_module, "STOP_S", 0.05)
+    monkeypatch.setattr(clerk_module, "STOP_TIMEOUT_S", 0.05)
     clock = SystemClock()
-    working = Clerk(meter, clock, Times(clock).timers, Desk(folder=tmp_path / "usage", namespace="contoso"))
+    working = UsageWriter(
+        meter, clock, TimeServices(clock).timers, UsageWriterConfig(folder=tmp_path / "usage", namespace="contoso")
+    )
     working.start()
     meter.counter("orders", "shop").sends += 1
     await working.close()  # waits no longer, though not even the first rows are written
@@ -194,8 +196,8 @@ async def test_the_last_rows_of_a_life_follow_those_that_a_slow_disk_has_not_tak
 @in_virtual_time
 async def write_where_nothing_can_be(folder: Path) -> None:
     (folder / "usage").write_text("in the way")
-    meter = Meter()
-    async with clerk(folder, meter):
+    meter = UsageMeter()
+    async with make_usage_writer(folder, meter):
         meter.counter("orders", "shop").sends += 1
         await asyncio.sleep(61)
         (folder / "usage").unlink()
@@ -215,10 +217,10 @@ def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
 
 @in_virtual_time
 async def come_and_go(folder: Path) -> None:
-    meter = Meter()
-    async with clerk(folder, meter):
+    meter = UsageMeter()
+    async with make_usage_writer(folder, meter):
         kept = meter.counter("orders", "kept")
-        kept.users += 1
+        kept.user_count += 1
         for number in range(5):
             meter.counter("orders", str(number)).sends += 1
         await asyncio.sleep(61)

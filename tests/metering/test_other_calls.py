@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.metering.used import counted, used
+from tests.metering.used import nonzero_counts, total_usage
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import MessageNotFound, NotAllowed, ServiceBusError
 from twinbus.server.management import OPERATIONS
-from twinbus.server.metering.operations import COUNTED
+from twinbus.server.metering.operations import OPERATION_COUNTERS
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
@@ -28,11 +28,15 @@ async def send(namespace: InMemoryNamespace, count: int) -> None:
 
 
 def beside_sends(namespace: InMemoryNamespace) -> dict[str, int]:
-    return {name: count for name, count in counted(used(namespace, "orders")).items() if not name.startswith("send")}
+    return {
+        name: count
+        for name, count in nonzero_counts(total_usage(namespace, "orders")).items()
+        if not name.startswith("send")
+    }
 
 
 def test_all_that_can_be_asked_of_management_is_counted() -> None:
-    assert COUNTED.keys() == OPERATIONS.keys()
+    assert OPERATION_COUNTERS.keys() == OPERATIONS.keys()
 
 
 @in_virtual_time
@@ -66,11 +70,11 @@ async def test_withholding_messages_is_not_charged_whether_it_is_allowed_or_not(
         receiver = factory.create_message_receiver("orders", epoch=1)
         body = {"property": "to", "values": ["a", "b"]}
         with pytest.raises(NotAllowed):
-            await factory.ask("orders", "twinbus:withhold", body, timeout_s=5)
+            await factory.request("orders", "twinbus:withhold", body, timeout_s=5)
         assert await receiver.receive(0.5) is None
-        before = counted(used(namespace))
-        await factory.ask("orders", "twinbus:withhold", body, timeout_s=5)
-        assert counted(used(namespace)) == before == {"empty_receives": 1}
+        before = nonzero_counts(total_usage(namespace))
+        await factory.request("orders", "twinbus:withhold", body, timeout_s=5)
+        assert nonzero_counts(total_usage(namespace)) == before == {"empty_receives": 1}
 
 
 @in_virtual_time
@@ -81,7 +85,7 @@ async def test_messages_are_scheduled_and_cancelled_one_by_one() -> None:
         later = dt.datetime.fromtimestamp(namespace.clock.wall_ms() / 1000, dt.UTC) + dt.timedelta(hours=1)
         numbers = [await queue.schedule(BrokeredMessage(b"x" * size), later) for size in (10, 100_000)]
         await queue.cancel_scheduled(*numbers)
-        assert counted(used(namespace)) == {"schedules": 5}
+        assert nonzero_counts(total_usage(namespace)) == {"schedules": 5}
 
 
 @in_virtual_time
@@ -137,8 +141,8 @@ async def test_c03_a_forwarded_message_is_one_more_of_the_entity_it_comes_from_a
         await asyncio.sleep(5)
         assert len(await namespace.messages("target")) == 4
         (row,) = [row for row in namespace.usage() if row.forwards]
-        assert (row.entity, row.client, counted(row)) == ("orders", "", {"forwards": 4})
-        assert counted(used(namespace, "target")) == {}
+        assert (row.entity, row.client, nonzero_counts(row)) == ("orders", "", {"forwards": 4})
+        assert nonzero_counts(total_usage(namespace, "target")) == {}
 
 
 @in_virtual_time
@@ -154,7 +158,7 @@ async def test_c07_a_message_to_a_topic_is_sent_once_and_received_from_each_subs
             message = await subscription.receive(1)
             assert message is not None
             await subscription.complete(message)
-        assert counted(used(namespace, "news")) == {"sends": 1, "send_units": 1}
+        assert nonzero_counts(total_usage(namespace, "news")) == {"sends": 1, "send_units": 1}
         taken = {"receives": 1, "receive_units": 1, "settlements": 1}
-        assert counted(used(namespace, "news/Subscriptions/a")) == taken
-        assert counted(used(namespace, "news/Subscriptions/b")) == taken
+        assert nonzero_counts(total_usage(namespace, "news/Subscriptions/a")) == taken
+        assert nonzero_counts(total_usage(namespace, "news/Subscriptions/b")) == taken

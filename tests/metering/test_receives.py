@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.metering.used import counted, used
+from tests.metering.used import nonzero_counts, total_usage
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.model.errors import OperationTimeout
 from twinbus.model.usage import document_operations, operations
@@ -31,11 +31,11 @@ async def test_c03_a_receive_under_a_lock_and_its_completion_are_two_and_a_recei
         message = await queue.receive(1)
         assert message is not None
         await queue.complete(message)
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (row.receives, row.settlements) == (1, 1)
         assert operations(row) - row.send_units == 2
         assert await namespace.factory().create_queue_client("orders", ReceiveMode.RECEIVE_AND_DELETE).receive(1)
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (row.receives, row.settlements, row.empty_receives) == (2, 1, 0)
         assert operations(row) - row.send_units == 3
         assert document_operations(row) - row.send_units == 2
@@ -51,7 +51,7 @@ async def test_c01_a_receive_that_returns_nothing_is_one_however_often_there_was
         for _ in range(2):
             assert await receiver.receive(1) is None
         await receiver.close()
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (row.receives, row.empty_receives) == (3, 2)
 
 
@@ -61,7 +61,7 @@ async def test_c01_a_poll_of_fifteen_minutes_is_one_receive() -> None:
         await namespace.create_queue("orders")
         receiver = namespace.factory().create_message_receiver("orders")
         assert await receiver.receive(FIFTEEN_MINUTES_S) is None
-        assert counted(used(namespace)) == {"empty_receives": 1}
+        assert nonzero_counts(total_usage(namespace)) == {"empty_receives": 1}
 
 
 @in_virtual_time
@@ -70,7 +70,7 @@ async def test_c01_credit_of_which_some_was_used_is_as_many_receives_as_messages
         await filled(namespace, 3)
         receiver = namespace.factory().create_message_receiver("orders")
         assert len(await receiver.receive_batch(10, 5)) == 3
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (row.receives, row.empty_receives) == (3, 0)
 
 
@@ -84,13 +84,13 @@ def test_c01_a_link_that_ends_with_credit_is_a_receive_if_nothing_came(count: in
                 assert (
                     await namespace.factory().create_queue_client("orders", ReceiveMode.RECEIVE_AND_DELETE).receive(1)
                 )
-            before = used(namespace).receives
+            before = total_usage(namespace).receives
             factory = namespace.factory()
             receiver = factory.create_message_receiver("orders", prefetch=100)
             await receiver.open()
             await asyncio.sleep(20)
             await factory.close()
-            row = used(namespace)
+            row = total_usage(namespace)
             assert (row.receives - before, row.empty_receives) == (count, 0 if count else 1)
 
     end()
@@ -105,13 +105,13 @@ def test_c01_a_wait_is_one_receive_also_if_the_queue_or_the_connection_is_gone(e
             receiver = namespace.factory().create_message_receiver("orders", prefetch=10)
             await receiver.open()
             await asyncio.sleep(1)
-            assert counted(used(namespace)) == {}
+            assert nonzero_counts(total_usage(namespace)) == {}
             if end == "deleted":
                 await namespace.entities.delete("orders")
             else:
                 namespace.outage.cut()
             await asyncio.sleep(1)
-            assert counted(used(namespace)) == {"empty_receives": 1}
+            assert nonzero_counts(total_usage(namespace)) == {"empty_receives": 1}
 
     lose()
 
@@ -128,13 +128,13 @@ async def test_c03_each_delivery_counts_and_so_does_each_settlement() -> None:
         message = await receiver.receive(1)
         assert message is not None
         await receiver.dead_letter(message, "bad")
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (row.receives, row.settlements) == (4, 4)
         dead = namespace.factory().create_message_receiver("orders/$DeadLetterQueue")
         buried = await dead.receive(1)
         assert buried is not None
         await dead.complete(buried)
-        assert counted(used(namespace, "orders/$DeadLetterQueue")) == {
+        assert nonzero_counts(total_usage(namespace, "orders/$DeadLetterQueue")) == {
             "receives": 1,
             "receive_units": 1,
             "settlements": 1,
@@ -150,7 +150,7 @@ async def test_r084_c04_a_receive_from_a_partitioned_queue_costs_what_any_does()
         while some := await receiver.receive_batch(7, 1):
             got += some
         await receiver.complete_batch(got)
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (len(got), row.receives, row.receive_units, row.settlements, row.empty_receives) == (20, 20, 20, 20, 1)
 
 
@@ -166,10 +166,10 @@ async def test_c01_a_session_that_is_received_from_is_counted_as_any_and_a_wait_
         assert await session.get_state()
         await session.renew_session_lock()
         await session.close()
-        row = used(namespace)
+        row = total_usage(namespace)
         assert (row.receives, row.settlements, row.empty_receives) == (2, 2, 1)
         assert (row.session_calls, row.renewals) == (4, 1)
         await namespace.create_queue("more", requires_session=True)
         with pytest.raises(OperationTimeout):
             await namespace.factory().create_queue_client("more").accept_session(timeout=5)
-        assert counted(used(namespace, "more")) == {"empty_receives": 1}
+        assert nonzero_counts(total_usage(namespace, "more")) == {"empty_receives": 1}

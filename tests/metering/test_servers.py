@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from tests.served import Served, started, wait_until
-from tests.workers.crew import crew
+from tests.served import ServerProcess, run_server, wait_until
+from tests.workers.crew import run_multi_process_server
 from twinbus.client import BrokeredMessage, MessagingFactory
-from twinbus.model.usage import BEGIN, END, NAMESPACE, Head, UsageRow, read_journal, unrolled, write_frame
+from twinbus.model.usage import (
+    BEGIN,
+    END,
+    NO_ENTITY,
+    JournalHead,
+    UsageRow,
+    journals_without_parquet,
+    read_journal,
+    write_frame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +31,8 @@ SHORT_MINUTES = "import twinbus.server.metering.clerk as clerk; clerk.MINUTE_S =
 """Found by every interpreter that starts: a minute is over in a second."""
 
 
-def rows_of(folder: Path) -> list[tuple[Head, UsageRow]]:
-    return [pair for path in unrolled(folder / "data" / "usage") for pair in read_journal(path)]
+def rows_of(folder: Path) -> list[tuple[JournalHead, UsageRow]]:
+    return [pair for path in journals_without_parquet(folder / "data" / "usage") for pair in read_journal(path)]
 
 
 def marks(folder: Path) -> list[str]:
@@ -31,12 +40,12 @@ def marks(folder: Path) -> list[str]:
 
 
 @contextmanager
-def hurried(folder: Path, *options: str) -> Iterator[Served]:
+def hurried(folder: Path, *options: str) -> Iterator[ServerProcess]:
     """A server whose minutes are seconds."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(SHORT_MINUTES)
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    server = Served(folder, options=options, environment={**os.environ, "PYTHONPATH": path})
+    server = ServerProcess(folder, options=options, environment={**os.environ, "PYTHONPATH": path})
     try:
         server.start()
         yield server
@@ -44,7 +53,7 @@ def hurried(folder: Path, *options: str) -> Iterator[Served]:
         server.kill()
 
 
-async def send(server: Served, queue: str, count: int) -> None:
+async def send(server: ServerProcess, queue: str, count: int) -> None:
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         sender = factory.create_message_sender(queue)
         for number in range(count):
@@ -52,8 +61,8 @@ async def send(server: Served, queue: str, count: int) -> None:
 
 
 def test_a_clean_stop_writes_the_minute_it_is_in_and_that_it_is_the_end(tmp_path: Path) -> None:
-    with started(tmp_path) as server:
-        queue = server.make_queue()
+    with run_server(tmp_path) as server:
+        queue = server.create_queue()
         asyncio.run(send(server, queue, 10))
     rows = rows_of(tmp_path)
     assert marks(tmp_path) == [BEGIN, END]
@@ -62,7 +71,7 @@ def test_a_clean_stop_writes_the_minute_it_is_in_and_that_it_is_the_end(tmp_path
     assert sent.client.startswith("twinbus-"), "our client says who it is"
     (made,) = [row for _, row in rows if row.management]
     assert (made.entity, made.client, made.management) == (queue, server.key_name, 1)
-    assert max(row.connections for _, row in rows if row.entity == NAMESPACE) == 1
+    assert max(row.connections for _, row in rows if row.entity == NO_ENTITY) == 1
     assert {head.namespace for head, _ in rows} == {"contoso"}
 
 
@@ -70,27 +79,27 @@ def test_what_an_earlier_life_has_left_becomes_parquet_files_while_the_next_one_
     usage = tmp_path / "data" / "usage"
     with hurried(tmp_path) as server:
         server.stop()
-        left = Head(namespace="contoso", process=3, life="gone", hour=1_700_000_000 // 3600 * 3600)
+        left = JournalHead(namespace="contoso", process=3, life="gone", hour=1_700_000_000 // 3600 * 3600)
         (usage / left.journal_name).write_bytes(
             write_frame(left) + write_frame([UsageRow(minute=left.hour, entity="orders", client="shop", sends=7)])
         )
         server.start()
-        wait_until((usage / left.parquet_place).exists)
+        wait_until((usage / left.parquet_path).exists)
         wait_until(lambda: not (usage / left.journal_name).exists())
         server.stop()
-    table = pq.read_table(usage / left.parquet_place, partitioning=None)
+    table = pq.read_table(usage / left.parquet_path, partitioning=None)
     assert table["sends"].to_pylist() == [7]
     assert not list(usage.rglob("*.unreadable"))
 
 
 def test_each_of_several_processes_counts_what_its_own_clients_do(tmp_path: Path) -> None:
-    with crew(tmp_path, "--stores=2", workers=2) as server:
-        queue = server.make_queue()
+    with run_multi_process_server(tmp_path, "--stores=2", workers=2) as server:
+        queue = server.create_queue()
         for_both = {"Authorization": server.token("")}
-        server.ask("PUT", "source", _forwarding(queue), expected=201, headers=for_both)
-        server.ask_each("POST", f"{queue}/messages", "x", expected=201)
+        server.request("PUT", "source", _forwarding(queue), expected=201, headers=for_both)
+        server.request_each("POST", f"{queue}/messages", "x", expected=201)
         asyncio.run(send(server, "source", 5))
-        wait_until(lambda: server.counts(queue)[0] == 7)
+        wait_until(lambda: server.message_counts(queue)[0] == 7)
     rows = rows_of(tmp_path)
     assert {head.process for head, _ in rows} == {0, 1}
     assert marks(tmp_path) == [BEGIN, END] * 2
@@ -100,8 +109,8 @@ def test_each_of_several_processes_counts_what_its_own_clients_do(tmp_path: Path
 
 
 def test_nothing_is_written_where_that_is_not_wanted(tmp_path: Path) -> None:
-    with started(tmp_path, "--no-metering") as server:
-        asyncio.run(send(server, server.make_queue(), 1))
+    with run_server(tmp_path, "--no-metering") as server:
+        asyncio.run(send(server, server.create_queue(), 1))
     assert not (tmp_path / "data" / "usage").exists()
 
 

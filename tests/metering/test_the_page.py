@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from twinbus.model.usage import BEGIN, COLUMNS, DOCUMENT_TERMS, END, LOST, OPERATION_TERMS, OTHER, ROWS_MAX
-from twinbus.server.metering.meter import COUNTERS_MAX
-from twinbus.server.metering.tab import CLIENT_ID
+from twinbus.model.usage import BEGIN, COLUMNS, DOCUMENT_TERMS, END, LOST, OPERATION_TERMS, OTHER_ENTITY, ROWS_MAX
+from twinbus.server.metering.meter import MAX_COUNTERS
+from twinbus.server.metering.tab import CLIENT_ID_PROPERTY
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-metering.md").read_text()
 
@@ -25,9 +25,9 @@ def test_every_column_mark_and_limit_is_told() -> None:
     first_cells = [row.split("|")[1] for row in PAGE.splitlines() if row.startswith("|")]
     told = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
     assert {*COLUMNS} <= told
-    for name in (BEGIN, END, LOST, OTHER, CLIENT_ID):
+    for name in (BEGIN, END, LOST, OTHER_ENTITY, CLIENT_ID_PROPERTY):
         assert f"`{name}`" in PAGE
-    for number in (ROWS_MAX, COUNTERS_MAX):
+    for number in (ROWS_MAX, MAX_COUNTERS):
         assert f"{number:,}" in PAGE
 
 

@@ -13,22 +13,22 @@ from twinbus.model.usage import (
     DOCUMENT_TERMS,
     FAILED_TERMS,
     OPERATION_TERMS,
-    Head,
+    JournalHead,
     JournalUnreadable,
     UsageRow,
     add_rows,
     columns_of,
     document_operations,
+    journals_without_parquet,
     operations,
     read_head,
     read_journal,
     units_of,
-    unrolled,
     write_frame,
 )
 
 HOUR = 1_750_000_000 // 3600 * 3600
-HEAD = Head(namespace="contoso", process=1, life="5f1c", hour=HOUR)
+HEAD = JournalHead(namespace="contoso", process=1, life="5f1c", hour=HOUR)
 
 
 def row(**counts: Any) -> UsageRow:  # noqa: ANN401  # they are numbers
@@ -105,7 +105,7 @@ def test_a_journal_of_a_newer_version_or_none_at_all_is_not_read(tmp_path: Path)
     for content in (
         b"",
         write_frame(HEAD)[:-1],
-        write_frame(Head(version=2, namespace="n", process=0, life="a", hour=0)),
+        write_frame(JournalHead(version=2, namespace="n", process=0, life="a", hour=0)),
     ):
         path.write_bytes(content)
         with pytest.raises(JournalUnreadable):
@@ -116,9 +116,9 @@ def test_a_journal_lies_beside_the_parquet_files_until_it_has_become_one(tmp_pat
     path = journal(tmp_path, [row(sends=1)])
     (tmp_path / "0-torn-2025010100.journal").write_bytes(b"\0")
     assert path.name == "1-5f1c-2025061515.journal"
-    assert HEAD.parquet_place == Path("namespace=contoso/date=2025-06-15/15-1-5f1c.parquet")
-    assert unrolled(tmp_path) == [path]
-    place = tmp_path / HEAD.parquet_place
+    assert HEAD.parquet_path == Path("namespace=contoso/date=2025-06-15/15-1-5f1c.parquet")
+    assert journals_without_parquet(tmp_path) == [path]
+    place = tmp_path / HEAD.parquet_path
     place.parent.mkdir(parents=True)
     place.touch()
-    assert unrolled(tmp_path) == []
+    assert journals_without_parquet(tmp_path) == []

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from twinbus.testing import InMemoryNamespace
 
 
-def used(namespace: InMemoryNamespace, entity: str | None = None) -> UsageRow:
+def total_usage(namespace: InMemoryNamespace, entity: str | None = None) -> UsageRow:
     """By all clients, of one entity or of all."""
     rows = [row for row in namespace.usage() if entity is None or row.entity == entity]
     return add_rows(rows or [UsageRow(minute=0)])
 
 
-def counted(row: UsageRow, *, but: Iterable[str] = ("send_bytes", "receive_bytes")) -> dict[str, int]:
+def nonzero_counts(row: UsageRow, *, excluded: Iterable[str] = ("send_bytes", "receive_bytes")) -> dict[str, int]:
     """What is not 0 of it."""
-    return {name: number for name in COUNTS if name not in but and (number := getattr(row, name))}
+    return {name: number for name in COUNTS if name not in excluded and (number := getattr(row, name))}
 
 
-def message_of(size: int) -> BrokeredMessage:
+def message_of_size(size: int) -> BrokeredMessage:
     """Its properties and body have so many bytes together."""
     added = len(Message(BrokeredMessage(b"x" * 300, message_id="1").encode(0)).bare()) - 300
     return BrokeredMessage(b"x" * (size - added), message_id="1")

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))  # compiled files hav
 
 from tests.model.machine import run_machine
 from tests.model.run import run
-from tests.seeded.campaign import carry_out, parser_for, say
+from tests.seeded.campaign import make_parser, print_line, run_command
 
 PROG = "python -m tests.model"
 EXAMPLES = 100
@@ -20,17 +20,17 @@ def machine(steps: int) -> int:
     taken = 0
     while taken < steps:
         taken += run_machine(EXAMPLES)
-        say(f"{taken:,} steps that hypothesis chose: nothing found")
+        print_line(f"{taken:,} steps that hypothesis chose: nothing found")
     return 0
 
 
 def main() -> int:
-    parser = parser_for(PROG, "Compares a queue with a plain description of what a queue should do.")
+    parser = make_parser(PROG, "Compares a queue with a plain description of what a queue should do.")
     parser.add_argument("--machine", action="store_true", help="let hypothesis choose the steps, --steps of them")
     options = parser.parse_args()
     if options.machine:
         return machine(options.steps or 1)
-    return carry_out(run, PROG, options)
+    return run_command(run, PROG, options)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.model.things import DEAD, MAIN, Deed, Message
+from tests.model.things import DEAD, MAIN, Message, Operation
 from tests.model.violation import Violation
 from twinbus.model.errors import MessageNotFound, ServiceBusError, StoreUnavailable
 
@@ -13,84 +13,84 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.model.people import Receiver
-    from tests.model.world import World
+    from tests.model.world import QueueSimulation
     from twinbus.broker.fragment import Fragment
 
 T = TypeVar("T")
 SESSIONS = ("a", "b", "bb", "", "c")
-EVERYTHING = 10_000_000
+NO_LIMIT = 10_000_000
 
 
-class Asking:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._model = world.model
+class BaseActions:
+    def __init__(self, simulation: QueueSimulation) -> None:
+        self._simulation = simulation
+        self._model = simulation.model
         self._next_identity = 1
         self._next_receiver = 1
-        self._random = world.random
+        self._random = simulation.random
 
     def do(self, name: str, random: Random | None = None) -> None:
-        self._random = random or self._world.random
+        self._random = random or self._simulation.random
         if name != "work":
-            self._model.moment += 1
-            self._world.say(name)
+            self._model.step += 1
+            self._simulation.trace(name)
         getattr(self, name)()
 
-    def _say(self, line: str) -> None:
-        self._world.say(f"  {line}")
+    def _trace(self, line: str) -> None:
+        self._simulation.trace(f"  {line}")
 
-    def _pick(self, items: Sequence[T]) -> T | None:
+    def _choose(self, items: Sequence[T]) -> T | None:
         return items[int(self._random.random() * len(items))] if items else None
 
-    def _some(self, items: Sequence[T], most: int = 3) -> list[T]:
+    def _sample(self, items: Sequence[T], most: int = 3) -> list[T]:
         return self._random.sample(list(items), min(len(items), self._random.randint(1, most)))
 
-    def _some_numbers(self, there: dict[int, Message], highest: int) -> list[int]:
+    def _sample_numbers(self, existing: dict[int, Message], highest: int) -> list[int]:
         """Of messages that are there, and now and then one that may not be."""
-        numbers = self._some(list(there))
+        numbers = self._sample(list(existing))
         if self._random.random() < 0.15:
             numbers.append(self._random.randint(1, highest + 2))
         return list(dict.fromkeys(numbers))
 
-    def _shelf(self) -> str:
+    def _choose_area(self) -> str:
         return DEAD if self._random.random() < 0.25 else MAIN
 
-    def _fragment(self, shelf: str) -> Fragment:
-        return self._world.fragment(shelf)
+    def _fragment(self, area: str) -> Fragment:
+        return self._simulation.fragment(area)
 
-    def _ask(self, deed: Deed, call: Callable[[], object]) -> bool:
+    def _call(self, operation: Operation, call: Callable[[], object]) -> bool:
         """False if it was refused, which only happens where the store does not work."""
         try:
             call()
         except StoreUnavailable as error:
-            self._say(f"refused: {error}")
+            self._trace(f"refused: {error}")
             if (
-                self._world.journal.trouble is None
+                self._simulation.journal.unavailable_reason is None
                 and self._fragment(MAIN).is_loaded
                 and (self._fragment(DEAD).is_loaded)
             ):
-                raise Violation(f"{deed.kind} is refused, and the store works: {error}") from None
-            self._model.end(deed)
+                raise Violation(f"{operation.kind} is refused, and the store works: {error}") from None
+            self._model.end_operation(operation)
             return False
         return True
 
-    def _unavailable(self, deed: Deed, error: ServiceBusError | None) -> bool:
+    def _is_unavailable(self, operation: Operation, error: ServiceBusError | None) -> bool:
         """It is not known what became of it: it may yet happen, until the store is lost or at rest."""
-        deed.is_answered = True
+        operation.is_answered = True
         if isinstance(error, StoreUnavailable):
-            self._say(f"{deed.kind}: unavailable")
-            if self._model.is_exact(deed):
-                raise Violation(f"{deed.kind} fails, and nothing is wrong: {error}")
+            self._trace(f"{operation.kind}: unavailable")
+            if self._model.is_undisturbed(operation):
+                raise Violation(f"{operation.kind} fails, and nothing is wrong: {error}")
             return True
         if error is not None and not isinstance(error, MessageNotFound):
-            raise Violation(f"{deed.kind}: {error!r}")
+            raise Violation(f"{operation.kind}: {error!r}")
         return False
 
-    def _pick_holder(self) -> Receiver | None:
+    def _choose_session_holder(self) -> Receiver | None:
         """Someone who has a session."""
-        return self._pick([hold.receiver for hold in self._model.holds.values()])
+        return self._choose([hold.receiver for hold in self._model.session_holds.values()])
 
 
-def is_one_of(message: Message, shelf: str, kind: str, numbers: list[int]) -> bool:
-    place = message.place
-    return place is not None and (place.shelf, place.kind) == (shelf, kind) and place.number in numbers
+def is_at(message: Message, area: str, kind: str, numbers: list[int]) -> bool:
+    place = message.location
+    return place is not None and (place.area, place.kind) == (area, kind) and place.number in numbers

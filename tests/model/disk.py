@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED, Place
+from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED, Location
 from tests.model.violation import Violation
 from twinbus.broker import keys
-from twinbus.broker.holdings import MARKS, Marks
-from twinbus.store.changes import Changes
+from twinbus.broker.holdings import COUNTERS_STRUCT, MessageCounters
+from twinbus.store.changes import ChangeBatch
 from twinbus.store.memory import MemoryDisk, MemoryStore
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
     from random import Random
 
-    from tests.model.model import Model
-    from twinbus.store.memory import Post
-    from twinbus.store.protocol import Answer, Batch, StoreError
+    from tests.model.model import ReferenceModel
+    from twinbus.store.memory import PostCall
+    from twinbus.store.protocol import Batch, OnResult, StoreError
 
 ENTITY = 7
 PREFIXES = {
     MAIN: keys.area_prefix(ENTITY, 0, keys.Area.MAIN),
     DEAD: keys.area_prefix(ENTITY, 0, keys.Area.DEAD_LETTER),
 }
-_SHELVES = {prefix: shelf for shelf, prefix in PREFIXES.items()}
+_AREAS = {prefix: shelf for shelf, prefix in PREFIXES.items()}
 _KINDS = {keys.ACTIVE: ACTIVE, keys.DEFERRED: DEFERRED, keys.SCHEDULED: SCHEDULED}
 
 
-def place_of(key: bytes) -> Place:
+def location_of(key: bytes) -> Location:
     """Where a record lies."""
     kind = key[keys.PREFIX_BYTES : keys.PREFIX_BYTES + keys.KIND_BYTES]
-    return Place(_SHELVES[key[: keys.PREFIX_BYTES]], _KINDS[kind], keys.sequence_of(key))
+    return Location(_AREAS[key[: keys.PREFIX_BYTES]], _KINDS[kind], keys.sequence_of_key(key))
 
 
 class WatchedDisk(MemoryDisk):
     """Shows every batch that reaches it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ReferenceModel) -> None:
         super().__init__()
         self.model = model
 
@@ -47,9 +47,9 @@ class WatchedDisk(MemoryDisk):
             before = self.synced[Table.LOG].values.copy()
             self.unsynced = [batch]
             super().sync()
-            self._show(batch, before)
+            self._show_batch(batch, before)
 
-    def _show(self, batch: Changes, before: dict[bytes, bytes]) -> None:
+    def _show_batch(self, batch: ChangeBatch, before: dict[bytes, bytes]) -> None:
         after = self.synced[Table.LOG].values
         touched: dict[bytes, None] = {}
         for key, value, table in batch.changes:
@@ -58,25 +58,25 @@ class WatchedDisk(MemoryDisk):
                     touched.update(dict.fromkeys([one for one in before if key <= one < value[0]]))
                 else:
                     touched[key] = None
-        rows = {place_of(key): (before.get(key), after.get(key)) for key in touched}
-        self.model.sync(id(batch), {place: pair for place, pair in rows.items() if pair != (None, None)})
+        rows = {location_of(key): (before.get(key), after.get(key)) for key in touched}
+        self.model.batch_synced(id(batch), {place: pair for place, pair in rows.items() if pair != (None, None)})
         for shelf in (MAIN, DEAD):
             self.check_marks(shelf)
 
     # --- what lies beside the messages --------------------------------------------------------------------------------
 
-    def marks(self, shelf: str) -> Marks:
-        value = self.synced[Table.INDEX].values.get(PREFIXES[shelf] + keys.MARKS)
-        return Marks(*MARKS.unpack(value)[1:]) if value is not None else Marks()
+    def marks(self, area: str) -> MessageCounters:
+        value = self.synced[Table.INDEX].values.get(PREFIXES[area] + keys.COUNTERS)
+        return MessageCounters(*COUNTERS_STRUCT.unpack(value)[1:]) if value is not None else MessageCounters()
 
-    def rows(self, shelf: str, kind: bytes) -> list[bytes]:
-        prefix = PREFIXES[shelf] + kind
+    def rows(self, area: str, kind: bytes) -> list[bytes]:
+        prefix = PREFIXES[area] + kind
         return [key for key in self.synced[Table.INDEX].keys if key.startswith(prefix)]
 
-    def check_marks(self, shelf: str) -> None:
+    def check_marks(self, area: str) -> None:
         """With every batch: how many messages of each kind there are, and from where on to look for them."""
-        model, marks = self.model, self.marks(shelf)
-        held = {kind: model.at(shelf, kind) for kind in (ACTIVE, DEFERRED, SCHEDULED)}
+        model, marks = self.model, self.marks(area)
+        held = {kind: model.messages_at(area, kind) for kind in (ACTIVE, DEFERRED, SCHEDULED)}
         counted = {kind: (len(found), sum(one.size for one in found)) for kind, found in held.items()}
         written = {
             ACTIVE: (marks.active_count, marks.active_bytes),
@@ -84,34 +84,38 @@ class WatchedDisk(MemoryDisk):
             SCHEDULED: (marks.scheduled_count, marks.scheduled_bytes),
         }
         if counted != written:
-            raise Violation(f"{shelf}: there are {counted}, and the marks say {written}")
+            raise Violation(f"{area}: there are {counted}, and the marks say {written}")
         values = self.synced[Table.INDEX].values
-        states = sum(len(key) + len(values[key]) for key in self.rows(shelf, keys.STATE))
-        if marks.state_bytes != states:
-            raise Violation(f"{shelf}: session states have {states} bytes, and the marks say {marks.state_bytes}")
-        if marks.next <= model.highest[shelf]:
-            raise Violation(f"{shelf}: the next number is {marks.next}, and there was {model.highest[shelf]}")
-        lowest = min((one.place.number for one in held[ACTIVE] if one.place), default=marks.low)
-        if lowest < marks.low:
-            raise Violation(f"{shelf}: the low mark is {marks.low}, and there is {lowest}")
-        self._check_agenda(shelf, keys.EXPIRY, (marks.expiry_low_ms, marks.expiry_low), ACTIVE)
-        self._check_agenda(shelf, keys.DUE, (marks.due_low_ms, marks.due_low), SCHEDULED)
+        states = sum(len(key) + len(values[key]) for key in self.rows(area, keys.SESSION_STATE))
+        if marks.session_state_bytes != states:
+            raise Violation(
+                f"{area}: session states have {states} bytes, and the marks say {marks.session_state_bytes}"
+            )
+        if marks.next_sequence <= model.highest[area]:
+            raise Violation(f"{area}: the next number is {marks.next_sequence}, and there was {model.highest[area]}")
+        lowest = min((one.location.number for one in held[ACTIVE] if one.location), default=marks.low_watermark)
+        if lowest < marks.low_watermark:
+            raise Violation(f"{area}: the low mark is {marks.low_watermark}, and there is {lowest}")
+        self._check_time_index(area, keys.EXPIRY, (marks.expiry_low_ms, marks.expiry_low_sequence), ACTIVE)
+        self._check_time_index(area, keys.DUE, (marks.due_low_ms, marks.due_low_sequence), SCHEDULED)
 
-    def _check_agenda(self, shelf: str, kind: bytes, low: tuple[int, int], place: str) -> None:
-        for key in self.rows(shelf, kind):
-            moment = keys.moment_of(key)
-            if moment < low and Place(shelf, place, moment[1]) in self.model.by_place:
-                raise Violation(f"{shelf}: a row of {moment} is below {low}, from where on they are looked at")
+    def _check_time_index(self, area: str, kind: bytes, low: tuple[int, int], state: str) -> None:
+        for key in self.rows(area, kind):
+            moment = keys.time_entry_of_key(key)
+            if moment < low and Location(area, state, moment[1]) in self.model.by_location:
+                raise Violation(f"{area}: a row of {moment} is below {low}, from where on they are looked at")
 
     def check_index(self) -> None:
         """Every message has the rows that go with it, and no other has any; where nothing is going on."""
         for shelf in (MAIN, DEAD):
-            self._check_sessions(shelf, keys.SESSION, (ACTIVE,))
-            self._check_sessions(shelf, keys.ASIDE, (DEFERRED, SCHEDULED))
+            self._check_sessions(shelf, keys.SESSION_MESSAGES, (ACTIVE,))
+            self._check_sessions(shelf, keys.SESSION_SET_ASIDE, (DEFERRED, SCHEDULED))
             self._check_expiry(shelf)
-            due = [keys.moment_of(key) for key in self.rows(shelf, keys.DUE)]
+            due = [keys.time_entry_of_key(key) for key in self.rows(shelf, keys.DUE)]
             wanted = sorted(
-                (message.alarm_ms, message.place.number) for message in self.model.at(shelf, SCHEDULED) if message.place
+                (message.due_ms, message.location.number)
+                for message in self.model.messages_at(shelf, SCHEDULED)
+                if message.location
             )
             if due != wanted:
                 raise Violation(f"{shelf}: rows of what is due {due}, and messages {wanted}")
@@ -119,53 +123,53 @@ class WatchedDisk(MemoryDisk):
     def check_ids(self) -> None:
         """No more than two generations of ids are there: the one that is being written, and the one before."""
         at, marks = keys.PREFIX_BYTES + keys.KIND_BYTES, self.marks(MAIN)
-        there = {int.from_bytes(key[at : at + 8], "big") for key in self.rows(MAIN, keys.IDS)}
-        if not there <= {marks.generation - 1, marks.generation}:
-            raise Violation(f"ids of the generations {there} are there, and it is {marks.generation}")
+        there = {int.from_bytes(key[at : at + 8], "big") for key in self.rows(MAIN, keys.DUPLICATE_IDS)}
+        if not there <= {marks.id_generation - 1, marks.id_generation}:
+            raise Violation(f"ids of the generations {there} are there, and it is {marks.id_generation}")
 
-    def _check_sessions(self, shelf: str, index: bytes, kinds: tuple[str, ...]) -> None:
-        rows = sorted((keys.session_of_key(key), keys.sequence_of(key)) for key in self.rows(shelf, index))
-        messages = [message for kind in kinds for message in self.model.at(shelf, kind)]
-        if shelf == DEAD or not self.model.description.requires_session:
+    def _check_sessions(self, area: str, index: bytes, kinds: tuple[str, ...]) -> None:
+        rows = sorted((keys.session_id_of_key(key), keys.sequence_of_key(key)) for key in self.rows(area, index))
+        messages = [message for kind in kinds for message in self.model.messages_at(area, kind)]
+        if area == DEAD or not self.model.description.requires_session:
             messages = []
-        expected = sorted((one.session or b"", one.place.number) for one in messages if one.place)
+        expected = sorted((one.session or b"", one.location.number) for one in messages if one.location)
         if rows != expected:
-            raise Violation(f"{shelf}: rows of sessions {rows}, and {' and '.join(kinds)} messages {expected}")
+            raise Violation(f"{area}: rows of sessions {rows}, and {' and '.join(kinds)} messages {expected}")
 
-    def _check_expiry(self, shelf: str) -> None:
-        rows = [keys.moment_of(key) for key in self.rows(shelf, keys.EXPIRY)]
-        for message in self.model.at(shelf, ACTIVE):
-            assert message.place is not None
-            mine = [when_ms for when_ms, number in rows if number == message.place.number]
-            if message.alarm_ms and not any(when_ms >= message.alarm_ms for when_ms in mine):
-                raise Violation(f"{message} expires at {message.alarm_ms}, and has rows at {mine}")
+    def _check_expiry(self, area: str) -> None:
+        rows = [keys.time_entry_of_key(key) for key in self.rows(area, keys.EXPIRY)]
+        for message in self.model.messages_at(area, ACTIVE):
+            assert message.location is not None
+            mine = [when_ms for when_ms, number in rows if number == message.location.number]
+            if message.due_ms and not any(when_ms >= message.due_ms for when_ms in mine):
+                raise Violation(f"{message} expires at {message.due_ms}, and has rows at {mine}")
 
 
 class WatchedStore(MemoryStore):
     """Shows what the broker is told."""
 
-    def __init__(self, disk: WatchedDisk, *, name: str, post: Post) -> None:
-        super().__init__(disk, name=name, post=post)
+    def __init__(self, disk: WatchedDisk, *, name: str, post_call: PostCall) -> None:
+        super().__init__(disk, name=name, post_call=post_call)
         self.is_hanging = False
         self.is_failing = False
         """The next sync fails."""
         self._model = disk.model
 
-    def commit(self, batch: Batch, done: Answer[None]) -> None:
-        assert isinstance(batch, Changes)
+    def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
+        assert isinstance(batch, ChangeBatch)
 
         def told(error: StoreError | None) -> None:
             if error is None:
-                self._model.told(id(batch))
-            done(error)
+                self._model.batch_visible(id(batch))
+            on_done(error)
 
         super().commit(batch, told)
 
-    def fail_next(self, error: str, random: Random) -> None:
-        super().fail_next(error, random)
+    def fail_next_sync(self, error: str, random: Random) -> None:
+        super().fail_next_sync(error, random)
         self.is_failing = True
 
-    def spare(self) -> None:
+    def cancel_failure(self) -> None:
         """The next sync does not fail after all."""
         self._sync_error = None
         self.is_failing = False

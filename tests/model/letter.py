@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from twinbus.amqp.message import Header, Message, Properties, build, data
 from twinbus.amqp.types import Timestamp
-from twinbus.broker.record import take_apart
+from twinbus.broker.record import parse_record
 from twinbus.model.annotations import SCHEDULED_TIME
 from twinbus.model.message import PING_CONTENT_TYPE
 
@@ -19,7 +19,7 @@ _LOCKED_UNTIL = b"\xa3\x12x-opt-locked-until\x83"
 PING = build(properties=Properties(message_id="ping", content_type=PING_CONTENT_TYPE))
 
 
-class Letter(NamedTuple):
+class SentMessage(NamedTuple):
     """A message, as its sender knows it."""
 
     identity: int
@@ -28,7 +28,7 @@ class Letter(NamedTuple):
     ttl_ms: int | None = None
     due_ms: int | None = None
 
-    def payload(self, padding: int = 0) -> bytes:
+    def encode(self, padding: int = 0) -> bytes:
         """As it goes on the wire; the last eight bytes say which it is."""
         return build(
             header=Header(ttl=self.ttl_ms) if self.ttl_ms is not None else None,
@@ -38,7 +38,7 @@ class Letter(NamedTuple):
         )
 
 
-class Reading(NamedTuple):
+class DeliveryFields(NamedTuple):
     """What a delivery says."""
 
     identity: int
@@ -49,13 +49,13 @@ class Reading(NamedTuple):
     """When its lock ends; 0 without one."""
 
 
-def read_delivery(payload: bytes) -> Reading:
+def read_delivery(payload: bytes) -> DeliveryFields:
     """From its bytes, which begin with a header."""
     count_at = _HEADER_AT + payload[_HEADER_AT - 1] - _COUNT.size
     at = payload.index(_SEQUENCE_NUMBER) + len(_SEQUENCE_NUMBER)
     until_at = payload.find(_LOCKED_UNTIL)
     until_ms = _NUMBER.unpack_from(payload, until_at + len(_LOCKED_UNTIL))[0] if until_at >= 0 else 0
-    return Reading(
+    return DeliveryFields(
         identity_of(payload), _NUMBER.unpack_from(payload, at)[0], _COUNT.unpack_from(payload, count_at)[0], until_ms
     )
 
@@ -66,8 +66,8 @@ def identity_of(record_or_payload: bytes) -> int:
     return identity
 
 
-def properties_in(record: bytes) -> dict[str, object]:
+def properties_of_record(record: bytes) -> dict[str, object]:
     """Its application properties."""
-    found = Message(take_apart(record).bare).application_properties
+    found = Message(parse_record(record).bare_message).application_properties
     assert isinstance(found, dict)
     return {str(key): value for key, value in found.items()}

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.model.actions import Actions
 from tests.model.run import finish
-from tests.model.settings import CALM, Settings
-from tests.model.world import World
-from tests.seeded.limits import in_force
+from tests.model.settings import ORDINARY_WEIGHTS, Settings
+from tests.model.world import QueueSimulation
+from tests.seeded.limits import patched_constants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ SEEDS = st.integers(min_value=0, max_value=2**16)
 """Details are drawn from a seed: what hypothesis makes smaller is the number of steps, and that is what helps."""
 
 
-class Machine(RuleBasedStateMachine):
+class QueueStateMachine(RuleBasedStateMachine):
     """The same actions as in runs from a seed, without faults."""
 
     taken = 0
@@ -33,7 +33,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world: World
+        self.simulation: QueueSimulation
         self.actions: Actions
         self._patches = ExitStack()
 
@@ -41,38 +41,38 @@ class Machine(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         random = Random(seed)
         chosen = Settings(random, has_faults=False)
-        self._patches.enter_context(in_force(chosen.constants))
-        self.world = World(random, chosen)
-        self.world.start()
-        self.actions = Actions(self.world)
+        self._patches.enter_context(patched_constants(chosen.constants))
+        self.simulation = QueueSimulation(random, chosen)
+        self.simulation.start()
+        self.actions = Actions(self.simulation)
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "world"):
-                finish(self.world)
+            if hasattr(self, "simulation"):
+                finish(self.simulation)
         finally:
             self._patches.close()
 
 
-def _rule(name: str) -> Callable[[Machine, int], None]:
-    def act(self: Machine, seed: int) -> None:
-        Machine.taken += 1
+def _rule(name: str) -> Callable[[QueueStateMachine, int], None]:
+    def act(self: QueueStateMachine, seed: int) -> None:
+        QueueStateMachine.taken += 1
         self.actions.do(name, Random(seed))
-        self.world.settle_down()
+        self.simulation.check_when_idle()
 
     act.__name__ = name
     return act
 
 
-for _name in CALM:
-    setattr(Machine, _name, rule(seed=SEEDS)(_rule(_name)))
+for _name in ORDINARY_WEIGHTS:
+    setattr(QueueStateMachine, _name, rule(seed=SEEDS)(_rule(_name)))
 
 
 def run_machine(examples: int, *, is_repeatable: bool = False) -> int:
     """Let hypothesis look for a sequence of actions after which something is wrong. How many it took in all."""
-    before = Machine.taken
+    before = QueueStateMachine.taken
     run_state_machine_as_test(
-        Machine,
+        QueueStateMachine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=STEPS,
@@ -82,4 +82,4 @@ def run_machine(examples: int, *, is_repeatable: bool = False) -> int:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    return Machine.taken - before
+    return QueueStateMachine.taken - before

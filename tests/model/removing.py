@@ -4,62 +4,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.model.asking import SESSIONS, is_one_of
-from tests.model.sending import Sending
+from tests.model.asking import SESSIONS, is_at
+from tests.model.sending import SendActions
 from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED, Message
 from tests.model.violation import Violation
-from tests.parts import part_of
-from twinbus.broker.ports.removal import Outcome, Wanted
+from tests.parts import local_part
+from twinbus.broker.ports.removal import RemovalCriteria, RemovalResult
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
-    from tests.model.letter import Letter
+    from tests.model.letter import SentMessage
 
 
-class Removing(Sending):
+class RemovalActions(SendActions):
     def remove(self) -> None:
-        model, random, shelf = self._model, self._random, self._shelf()
+        model, random, shelf = self._model, self._random, self._choose_area()
         kind = random.choice((ACTIVE, ACTIVE, DEFERRED, SCHEDULED)) if shelf == MAIN else ACTIVE
-        wanted = Wanted()
+        wanted = RemovalCriteria()
         if kind == ACTIVE:
             wanted = random.choice(
                 (
-                    Wanted(),
-                    Wanted(most=random.randint(1, 4)),
-                    Wanted(up_to=random.randint(1, model.highest[shelf] + 1)),
-                    Wanted(before_ms=self._world.clock.wall_ms() - random.choice((0, 2_000))),
-                    Wanted(session=random.choice(SESSIONS).encode(), most=random.randint(1, 4)),
+                    RemovalCriteria(),
+                    RemovalCriteria(max_count=random.randint(1, 4)),
+                    RemovalCriteria(max_sequence=random.randint(1, model.highest[shelf] + 1)),
+                    RemovalCriteria(enqueued_before_ms=self._simulation.clock.wall_ms() - random.choice((0, 2_000))),
+                    RemovalCriteria(session_id=random.choice(SESSIONS).encode(), max_count=random.randint(1, 4)),
                 )
             )
 
         def covers(one: Message) -> bool:
-            place = one.place
+            place = one.location
             return (
                 place is not None
-                and (place.shelf, place.kind) == (shelf, kind)
-                and place.number <= wanted.up_to
-                and one.enqueued_ms < wanted.before_ms
-                and (wanted.session is None or (self._world.has_sessions(shelf) and one.session == wanted.session))
+                and (place.area, place.kind) == (shelf, kind)
+                and place.number <= wanted.max_sequence
+                and one.enqueued_ms < wanted.enqueued_before_ms
+                and (
+                    wanted.session_id is None
+                    or (self._simulation.has_sessions(shelf) and one.session == wanted.session_id)
+                )
             )
 
-        expected = [one for one in model.at(shelf, kind) if covers(one)]
-        removable = [one for one in expected if one.is_idle][: wanted.most]
-        deed = model.begin("remove", covers=covers)
-        self._say(f"{kind} of {shelf}: most {wanted.most}, up to {wanted.up_to}, {wanted.session!r}")
+        expected = [one for one in model.messages_at(shelf, kind) if covers(one)]
+        removable = [one for one in expected if one.is_idle][: wanted.max_count]
+        deed = model.begin_operation("remove", covers=covers)
+        self._trace(f"{kind} of {shelf}: most {wanted.max_count}, up to {wanted.max_sequence}, {wanted.session_id!r}")
 
-        def done(outcome: Outcome | ServiceBusError) -> None:
+        def done(outcome: RemovalResult | ServiceBusError) -> None:
             if isinstance(outcome, ServiceBusError):
-                self._unavailable(deed, outcome)
+                self._is_unavailable(deed, outcome)
                 return
-            self._say(f"removed {outcome.removed}, skipped {outcome.skipped}")
-            if model.is_exact(deed):
-                skipped = len(expected) - len(removable) if wanted.most > len(expected) else outcome.skipped
-                if (outcome.removed, outcome.skipped) != (len(removable), skipped):
-                    raise Violation(f"removed {outcome.removed}, skipped {outcome.skipped} of {expected}")
-                if sorted(deed.taken) != sorted(one.identity for one in removable):
-                    raise Violation(f"removed {deed.taken}, not {removable}")
+            self._trace(f"removed {outcome.removed_count}, skipped {outcome.skipped_count}")
+            if model.is_undisturbed(deed):
+                skipped = len(expected) - len(removable) if wanted.max_count > len(expected) else outcome.skipped_count
+                if (outcome.removed_count, outcome.skipped_count) != (len(removable), skipped):
+                    raise Violation(f"removed {outcome.removed_count}, skipped {outcome.skipped_count} of {expected}")
+                if sorted(deed.affected) != sorted(one.identity for one in removable):
+                    raise Violation(f"removed {deed.affected}, not {removable}")
             deed.is_answered = True
-            model.end(deed)
+            model.end_operation(deed)
 
         removal = self._fragment(shelf).removal
         calls = {
@@ -67,59 +70,65 @@ class Removing(Sending):
             DEFERRED: removal.remove_deferred,
             SCHEDULED: removal.remove_scheduled,
         }
-        self._ask(deed, lambda: calls[kind](wanted, done))
+        self._call(deed, lambda: calls[kind](wanted, done))
 
     def remove_numbers(self) -> None:
-        model, shelf = self._model, self._shelf()
-        there = {one.place.number: one for one in model.by_place.values() if one.place and one.place.shelf == shelf}
-        numbers = self._some_numbers(there, model.highest[shelf])
+        model, shelf = self._model, self._choose_area()
+        there = {
+            one.location.number: one
+            for one in model.by_location.values()
+            if one.location and one.location.area == shelf
+        }
+        numbers = self._sample_numbers(there, model.highest[shelf])
         if not numbers:
             return
         expected = sorted(number for number in numbers if number in there and there[number].is_idle)
-        deed = model.begin(
+        deed = model.begin_operation(
             "remove",
-            covers=lambda one: one.place is not None and one.place.shelf == shelf and one.place.number in numbers,
+            covers=lambda one: (
+                one.location is not None and one.location.area == shelf and one.location.number in numbers
+            ),
         )
-        self._say(f"{numbers} of {shelf}")
+        self._trace(f"{numbers} of {shelf}")
 
         def done(found: list[int] | ServiceBusError) -> None:
             if isinstance(found, ServiceBusError):
-                self._unavailable(deed, found)
+                self._is_unavailable(deed, found)
                 return
-            if model.is_exact(deed) and sorted(found) != expected:
+            if model.is_undisturbed(deed) and sorted(found) != expected:
                 raise Violation(f"removed {found}, not {expected}")
-            model.end(deed)
+            model.end_operation(deed)
 
-        self._ask(deed, lambda: self._fragment(shelf).removal.remove_numbers(numbers, done))
+        self._call(deed, lambda: self._fragment(shelf).removal.remove_by_sequence(numbers, done))
 
     def resubmit(self) -> None:
-        world, model, random = self._world, self._model, self._random
-        there = {one.place.number: one for one in model.at(DEAD, ACTIVE) if one.place}
-        numbers = self._some_numbers(there, model.highest[DEAD])
+        world, model, random = self._simulation, self._model, self._random
+        there = {one.location.number: one for one in model.messages_at(DEAD, ACTIVE) if one.location}
+        numbers = self._sample_numbers(there, model.highest[DEAD])
         if not numbers:
             return
         is_all = all(number in there and there[number].is_idle for number in numbers)
         wanted = [there[number] for number in numbers if number in there]
-        edited: Letter | None = None
+        edited: SentMessage | None = None
         if len(numbers) == 1 and wanted and random.random() < 0.3:
-            edited = self._letter(is_scheduled=False)._replace(identity=wanted[0].identity)
-        deed = model.begin(
+            edited = self._make_message(is_scheduled=False)._replace(identity=wanted[0].identity)
+        deed = model.begin_operation(
             "resubmit",
-            covers=lambda one: is_one_of(one, DEAD, ACTIVE, numbers),
+            covers=lambda one: is_at(one, DEAD, ACTIVE, numbers),
             properties={"edited": edited} if edited is not None else {},
         )
-        self._say(f"{numbers} {'edited' if edited else ''}")
+        self._trace(f"{numbers} {'edited' if edited else ''}")
 
         def done(found: list[int] | ServiceBusError) -> None:
             error = found if isinstance(found, ServiceBusError) else None
-            self._say(f"resubmitted: {found}")
-            if self._unavailable(deed, error):
+            self._trace(f"resubmitted: {found}")
+            if self._is_unavailable(deed, error):
                 return
-            if model.is_exact(deed) and is_all != (error is None):
+            if model.is_undisturbed(deed) and is_all != (error is None):
                 raise Violation(f"resubmitting {numbers}: {error!r}, and there are {there}")
-            if not deed.is_shared and len(deed.taken) != (len(numbers) if error is None else 0):
-                raise Violation(f"resubmitting {numbers} is answered with {found!r}, and {deed.taken} were")
-            model.end(deed)
+            if not deed.is_shared and len(deed.affected) != (len(numbers) if error is None else 0):
+                raise Violation(f"resubmitting {numbers} is answered with {found!r}, and {deed.affected} were")
+            model.end_operation(deed)
 
-        payload = edited.payload() if edited is not None else None
-        self._ask(deed, lambda: part_of(world.queue).resubmit(numbers, payload, world.namespace.intake, done))
+        payload = edited.encode() if edited is not None else None
+        self._call(deed, lambda: local_part(world.queue).resubmit(numbers, payload, world.namespace.intake, done))

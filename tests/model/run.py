@@ -5,17 +5,17 @@ from __future__ import annotations
 from random import Random
 
 from tests.model.actions import Actions
-from tests.model.letter import Letter
+from tests.model.letter import SentMessage
 from tests.model.people import Receiver
 from tests.model.settings import Settings
 from tests.model.things import ACTIVE, DEAD, DEFERRED, MAIN, SCHEDULED
 from tests.model.violation import Violation
-from tests.model.world import GRACE_S, World
-from tests.seeded.limits import in_force
+from tests.model.world import GRACE_S, QueueSimulation
+from tests.seeded.limits import patched_constants
 from twinbus.broker import keys
-from twinbus.broker.line import Line
-from twinbus.broker.ports.incoming import Parcel
-from twinbus.broker.sessions import Sessions
+from twinbus.broker.line import Dispatcher
+from twinbus.broker.ports.incoming import IncomingBatch
+from twinbus.broker.sessions import SessionDispatcher
 
 MAX_ROUNDS = 400
 LAST = 1_000_000_000
@@ -28,140 +28,147 @@ def run(seed: int, *, steps: int | None = None, is_tracing: bool = False) -> int
     Every fourth run does one thing after the other, without faults: then the model knows what to expect of each.
     """
     random = Random(seed)
-    settings = _draw(random, seed)
-    with in_force(settings.constants):
-        world = World(random, settings, is_tracing=is_tracing)
-        world.say(f"{settings.description}")
+    settings = _choose_settings(random, seed)
+    with patched_constants(settings.constants):
+        world = QueueSimulation(random, settings, is_tracing=is_tracing)
+        world.trace(f"{settings.description}")
         world.start()
         actions = Actions(world)
         count = steps or settings.steps
         for name in random.choices(list(settings.weights), list(settings.weights.values()), k=count):
             actions.do(name)
             if not settings.has_faults:
-                world.settle_down()
+                world.check_when_idle()
         finish(world)
     return count
 
 
 def settings_of(seed: int) -> Settings:
     """What its run is like."""
-    return _draw(Random(seed), seed)
+    return _choose_settings(Random(seed), seed)
 
 
-def _draw(random: Random, seed: int) -> Settings:
+def _choose_settings(random: Random, seed: int) -> Settings:
     return Settings(random, has_faults=bool(seed % 4))
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-def finish(world: World) -> None:
+def finish(simulation: QueueSimulation) -> None:
     """Everything works again, everyone leaves, and all that is left is received."""
-    world.say("the end: everything works again, and everything is received")
-    world.store.spare()
-    heal(world)
-    for receiver in list(world.model.receivers):
+    simulation.trace("the end: everything works again, and everything is received")
+    simulation.store.cancel_failure()
+    recover_all(simulation)
+    for receiver in list(simulation.model.receivers):
         receiver.leave()
-    heal(world)
+    recover_all(simulation)
     for _ in range(4):
-        world.pass_time(world.settings.longest_lock_ms / 1000 + 0.1)
-        heal(world)
+        simulation.pass_time(simulation.settings.longest_lock_ms / 1000 + 0.1)
+        recover_all(simulation)
     for kind in (SCHEDULED, DEFERRED):
         for shelf in (MAIN, DEAD):
-            numbers = [one.place.number for one in world.model.at(shelf, kind) if one.place]
+            numbers = [one.location.number for one in simulation.model.messages_at(shelf, kind) if one.location]
             if numbers:
-                _delete(world, shelf, numbers)
-    receive_all(world)
-    for message in world.model.messages.values():
-        if message.place is not None:
+                _delete(simulation, shelf, numbers)
+    drain_all(simulation)
+    for message in simulation.model.messages.values():
+        if message.location is not None:
             raise Violation(f"{message} is still there")
-    _check_nothing_is_left(world)
+    _check_empty(simulation)
 
 
-def _check_nothing_is_left(world: World) -> None:
+def _check_empty(simulation: QueueSimulation) -> None:
     """Rows of messages that are gone do not stay, once there is a reason to look at any."""
-    letter = Letter(LAST, "last", session="a", ttl_ms=1)
-    parcel = Parcel()
-    world.namespace.intake.add_to(parcel, letter.payload(), 0, world.clock.wall_ms(), world.queue.terms)
-    world.model.add(letter)
-    deed = world.model.begin("send", [LAST])
-    world.queue.send(parcel, lambda _: world.model.end(deed))
+    letter = SentMessage(LAST, "last", session="a", ttl_ms=1)
+    parcel = IncomingBatch()
+    simulation.namespace.intake.add_to(
+        parcel, letter.encode(), 0, simulation.clock.wall_ms(), simulation.queue.validation_policy
+    )
+    simulation.model.add_message(letter)
+    deed = simulation.model.begin_operation("send", [LAST])
+    simulation.queue.send(parcel, lambda _: simulation.model.end_operation(deed))
     for _ in range(3):
-        heal(world)
-        world.pass_time(world.settings.longest_lock_ms / 1000 + GRACE_S)
-    heal(world)
-    left = world.disk.rows(MAIN, keys.EXPIRY)
-    if left and world.clock.wall_ms() >= world.model.latest_wall_ms:
-        raise Violation(f"of messages that are gone there is still {[keys.moment_of(key) for key in left]}")
+        recover_all(simulation)
+        simulation.pass_time(simulation.settings.longest_lock_ms / 1000 + GRACE_S)
+    recover_all(simulation)
+    left = simulation.disk.rows(MAIN, keys.EXPIRY)
+    if left and simulation.clock.wall_ms() >= simulation.model.latest_wall_ms:
+        raise Violation(f"of messages that are gone there is still {[keys.time_entry_of_key(key) for key in left]}")
 
 
-def heal(world: World) -> None:
+def recover_all(simulation: QueueSimulation) -> None:
     """The store works again, and all who wait are answered."""
     for _ in range(MAX_ROUNDS):
-        if world.store.is_hanging:
-            world.store.resume()
-        if world.is_closed:
-            world.reopen()
-        world.work_all()
-        if not world.is_working:
+        if simulation.store.is_hanging:
+            simulation.store.resume()
+        if simulation.is_closed:
+            simulation.reopen()
+        simulation.run_until_idle()
+        if not simulation.is_working:
             continue
-        if any(one.busy is not None and one.busy.kind == "expire" for one in world.model.messages.values()):
-            world.pass_time(0.02)
+        if any(
+            one.pending_operation is not None and one.pending_operation.kind == "expire"
+            for one in simulation.model.messages.values()
+        ):
+            simulation.pass_time(0.02)
             continue
-        world.settle_down()
+        simulation.check_when_idle()
         return
     raise Violation("the store does not work again, or a lock does not expire")
 
 
-def _delete(world: World, shelf: str, numbers: list[int]) -> None:
+def _delete(simulation: QueueSimulation, area: str, numbers: list[int]) -> None:
     removed: list[object] = []
-    world.model.begin("remove", covers=lambda one: one.place is not None and one.place.number in numbers)
-    world.fragment(shelf).removal.remove_numbers(numbers, removed.append)
-    world.work_all()
-    world.model.come_to_rest()
+    simulation.model.begin_operation(
+        "remove", covers=lambda one: one.location is not None and one.location.number in numbers
+    )
+    simulation.fragment(area).removal.remove_by_sequence(numbers, removed.append)
+    simulation.run_until_idle()
+    simulation.model.became_idle()
     if len(removed) != 1 or not isinstance(removed[0], list) or sorted(removed[0]) != sorted(numbers):
-        raise Violation(f"{shelf}: {numbers} cannot be deleted: {removed}")
-    heal(world)
+        raise Violation(f"{area}: {numbers} cannot be deleted: {removed}")
+    recover_all(simulation)
 
 
-def receive_all(world: World) -> None:
+def drain_all(simulation: QueueSimulation) -> None:
     """Everything is received once and completed, and then nothing is left."""
     for shelf in (MAIN, DEAD):
         for number in range(MAX_ROUNDS):
-            if not world.model.at(shelf, ACTIVE):
+            if not simulation.model.messages_at(shelf, ACTIVE):
                 break
-            _receive_some(world, shelf, 1_000_000 + number)
+            _receive_some(simulation, shelf, 1_000_000 + number)
         else:
-            raise Violation(f"{shelf}: there is still {world.model.at(shelf, ACTIVE)}")
+            raise Violation(f"{shelf}: there is still {simulation.model.messages_at(shelf, ACTIVE)}")
 
 
-def _receive_some(world: World, shelf: str, number: int) -> None:
-    receiver = Receiver(world, shelf, number, deletes=False)
-    line = world.fragment(shelf).line
+def _receive_some(simulation: QueueSimulation, area: str, number: int) -> None:
+    receiver = Receiver(simulation, area, number, deletes=False)
+    line = simulation.fragment(area).dispatcher
     receiver.credit = 1_000_000
-    if isinstance(line, Line):
+    if isinstance(line, Dispatcher):
         line.add(receiver)
-        line.feed(receiver)
+        line.dispatch_to(receiver)
     else:
         receiver.is_waiting = True
-        assert isinstance(line, Sessions)
-        line.accept_any(receiver, receiver.granted)
-        world.work_all()
+        assert isinstance(line, SessionDispatcher)
+        line.accept_any_session(receiver, receiver.session_granted)
+        simulation.run_until_idle()
         if receiver.session is not None:
-            line.feed(receiver)
-    heal(world)
+            line.dispatch_to(receiver)
+    recover_all(simulation)
     for _ in range(MAX_ROUNDS):
-        locks = [one.lock for one in world.model.at(shelf, ACTIVE) if one.lock is not None]
+        locks = [one.lock for one in simulation.model.messages_at(area, ACTIVE) if one.lock is not None]
         if not locks:
             break
-        deed = world.model.begin("complete", [lock.message.identity for lock in locks])
+        deed = simulation.model.begin_operation("complete", [lock.message.identity for lock in locks])
         for lock in locks:
-            lock.message.lock, lock.message.busy = None, deed
-        fragment = world.fragment(shelf)
+            lock.message.lock, lock.message.pending_operation = None, deed
+        fragment = simulation.fragment(area)
         fragment.settlement.complete(
             fragment.lock_numbers([lock.tag for lock in locks]),
-            lambda _, deed=deed: world.model.end(deed),  # type: ignore[misc]
+            lambda _, deed=deed: simulation.model.end_operation(deed),  # type: ignore[misc]
         )
-        heal(world)
+        recover_all(simulation)
     receiver.leave()
-    heal(world)
+    recover_all(simulation)

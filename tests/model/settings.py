@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 LOCKS_MS = (5_000, 7_000, 20_000)
 TTLS_MS = (1_000, 4_000, 20_000, FOREVER_MS, FOREVER_MS)
 WINDOWS_MS = (20_000, 30_000, 60_000)
-MOSTS = (1, 2, 3, 10)
+MAX_DELIVERY_COUNTS = (1, 2, 3, 10)
 
-CALM = {
+ORDINARY_WEIGHTS = {
     "send": 14,
     "schedule": 5,
     "cancel": 3,
@@ -70,17 +70,17 @@ CALM = {
     "restart": 0.7,
 }
 """What is done, and how often. The names are those of methods of `Actions`."""
-FAULTS = {"work": 60, "rest": 5, "hang": 1, "go_on": 4, "fail": 1, "reopen": 5, "crash": 1}
+FAULT_WEIGHTS = {"work": 60, "rest": 5, "hang": 1, "go_on": 4, "fail": 1, "reopen": 5, "crash": 1}
 """... where things are not done one after the other, and some go wrong."""
 ALWAYS = frozenset({"work", "rest", "send", "come", "grant", "wait", "go_on", "reopen", "accept_any"})
-NEVER_MOST = frozenset({"work", "crash", "restart", "fail", "hang", "wait_long", "jump"})
+NEVER_FREQUENT = frozenset({"work", "crash", "restart", "fail", "hang", "wait_long", "jump"})
 """What leaves too little to be done, if it is done all the time."""
 
 
-def draw_description(random: Random) -> QueueDescription:
+def random_description(random: Random) -> QueueDescription:
     return QueueDescription(
         lock_duration_ms=random.choice(LOCKS_MS),
-        max_delivery_count=random.choice(MOSTS),
+        max_delivery_count=random.choice(MAX_DELIVERY_COUNTS),
         requires_session=random.random() < 0.5,
         requires_duplicate_detection=random.random() < 0.35,
         dead_lettering_on_expiration=random.random() < 0.5,
@@ -97,42 +97,42 @@ class Settings:
     def __init__(self, random: Random, *, has_faults: bool) -> None:
         self.has_faults = has_faults
         self.steps = random.randint(60, 260)
-        self.description = draw_description(random)
+        self.description = random_description(random)
         self.limits = NamespaceLimits(max_locks=random.choice((2, 5, 12, 1_000)))
         window_messages = random.choice((2, 4, 8, 20))
         window_bytes = random.choice((400, 2_000, 100_000))
         read_ahead = random.choice((2, 4, 20))
         self.constants: list[tuple[Any, str, int]] = [
             (window, "WINDOW_MESSAGES", window_messages),
-            (window, "_LOW_WATER", max(1, window_messages // 2)),
+            (window, "_REFILL_BELOW", max(1, window_messages // 2)),
             (window, "WINDOW_BYTES", window_bytes),
             (line, "WINDOW_MESSAGES", window_messages),
             (line, "WINDOW_BYTES", window_bytes),
-            (line, "SHARE", random.choice((1, 3, 100))),
-            (hold, "READ_AHEAD", read_ahead),
+            (line, "FAIR_SHARE", random.choice((1, 3, 100))),
+            (hold, "READ_AHEAD_MESSAGES", read_ahead),
             (hold, "READ_AHEAD_BYTES", window_bytes),
-            (sessions, "READ_AHEAD", read_ahead),
+            (sessions, "READ_AHEAD_MESSAGES", read_ahead),
             (sessions, "READ_AHEAD_BYTES", window_bytes),
-            (sessions, "CANDIDATES", random.choice((1, 2, 10))),
-            (sessions, "SEARCHED_AT_ONCE", random.choice((1, 2, 10))),
-            (sessions, "REMOVALS", random.choice((1, 5, 1_000))),
-            (sessions, "SERVED_AT_ONCE", random.choice((1, 2, 100))),
+            (sessions, "MAX_FREE_SESSIONS", random.choice((1, 2, 10))),
+            (sessions, "SEARCH_BATCH_SIZE", random.choice((1, 2, 10))),
+            (sessions, "LOWEST_UPDATE_INTERVAL", random.choice((1, 5, 1_000))),
+            (sessions, "MAX_SERVED_PER_TURN", random.choice((1, 2, 100))),
             (lookup, "AT_ONCE", random.choice((1, 2, 100))),
-            (settlement, "READ_AT_ONCE", random.choice((1, 2, 500))),
-            (clock, "RUNG_AT_ONCE", random.choice((1, 100))),
-            (agenda, "AT_ONCE", random.choice((1, 2, 5, 500))),
-            (agenda, "REMEMBERED", random.choice((2, 4, 100))),
-            (settlement, "EXPIRE_AT_ONCE", random.choice((1, 3, 500))),
-            (removal, "AT_ONCE", random.choice((1, 2, 5, 500))),
-            (browser, "READ_AT_ONCE", random.choice((1, 3, 500))),
-            (session_state, "STATES_AT_ONCE", random.choice((1, 2, 200))),
+            (settlement, "READ_BATCH_SIZE", random.choice((1, 2, 500))),
+            (clock, "MAX_CALLS_PER_TURN", random.choice((1, 100))),
+            (agenda, "SCAN_BATCH_SIZE", random.choice((1, 2, 5, 500))),
+            (agenda, "MAX_REMEMBERED_SECONDS", random.choice((2, 4, 100))),
+            (settlement, "EXPIRY_BATCH_SIZE", random.choice((1, 3, 500))),
+            (removal, "SCAN_BATCH_SIZE", random.choice((1, 2, 5, 500))),
+            (browser, "READ_BATCH_SIZE", random.choice((1, 3, 500))),
+            (session_state, "SCAN_BATCH_SIZE", random.choice((1, 2, 200))),
         ]
-        weights = CALM | FAULTS if has_faults else CALM
+        weights = ORDINARY_WEIGHTS | FAULT_WEIGHTS if has_faults else ORDINARY_WEIGHTS
         self.weights = {
             name: 0.0 if name not in ALWAYS and random.random() < 0.3 else weight * random.choice((0.5, 1, 1, 2))
             for name, weight in weights.items()
         }
         if has_faults:
             self.weights["work"] *= random.choice((0.1, 0.3, 1, 1))
-        for name in random.sample([name for name in weights if name not in NEVER_MOST], random.choice((0, 1, 3))):
+        for name in random.sample([name for name in weights if name not in NEVER_FREQUENT], random.choice((0, 1, 3))):
             self.weights[name] = 15.0

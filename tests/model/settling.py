@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from tests.model.asking import Asking, is_one_of
+from tests.model.asking import BaseActions, is_at
 from tests.model.letter import read_delivery
-from tests.model.things import DEAD, DEFERRED, FAR_S, MAIN, Deed, Lock, Place
+from tests.model.things import DEAD, DEFERRED, MAIN, NEVER_S, Location, Lock, Operation
 from tests.model.violation import Violation
-from twinbus.broker.ports.numbers import tag_of
+from twinbus.broker.ports.numbers import delivery_tag_of
 from twinbus.model.errors import MessageLockLost, MessageNotFound, ServerBusy, ServiceBusError, SessionLockLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.deferral import Found
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.deferral import ReceivedMessages
+    from twinbus.broker.ports.callbacks import OnDone
 
-    Settle: TypeAlias = Callable[[list[int], Answered], list[int]]
+    Settle: TypeAlias = Callable[[list[int], OnDone], list[int]]
 
 
-class Settling(Asking):
+class SettlementActions(BaseActions):
     def complete(self) -> None:
         self._settle("complete")
 
@@ -36,16 +36,16 @@ class Settling(Asking):
     def dead_letter(self) -> None:
         self._settle("dead letter")
 
-    def _pick_locks(self) -> tuple[str, list[Lock]]:
+    def _choose_locks(self) -> tuple[str, list[Lock]]:
         """Some of what the receivers of one shelf were given: also what was settled, or is void."""
-        locks = self._world.locks
+        locks = self._simulation.locks
         if len(locks) > 60:
             del locks[: len(locks) - 60]
-        one = self._pick(locks)
+        one = self._choose(locks)
         if one is None:
             return MAIN, []
-        shelf = one.place.shelf
-        mine = [lock for lock in locks if lock.place.shelf == shelf]
+        shelf = one.location.area
+        mine = [lock for lock in locks if lock.location.area == shelf]
         some = [lock for lock in mine if self._model.holds_lock(lock) and self._random.random() < 0.6]
         stale = [lock for lock in mine if not self._model.holds_lock(lock)]
         if stale and self._random.random() < 0.2:
@@ -54,33 +54,33 @@ class Settling(Asking):
 
     def _settle(self, kind: str) -> None:
         model = self._model
-        shelf, chosen = self._pick_locks()
+        shelf, chosen = self._choose_locks()
         if not chosen:
             return
         numbers = self._fragment(shelf).lock_numbers([lock.tag for lock in chosen])
         valid = [lock for lock in chosen if model.holds_lock(lock)]
         expected = [number for lock, number in zip(chosen, numbers, strict=True) if lock not in valid]
         is_changing = kind in ("abandon", "defer", "dead letter") and self._random.random() < 0.3
-        changes: dict[str, object] = {"note": model.moment} if is_changing else {}
+        changes: dict[str, object] = {"note": model.step} if is_changing else {}
         deed_kind = "abandon" if kind == "dead letter" and shelf == DEAD else kind
-        deed = model.begin(deed_kind, [lock.message.identity for lock in valid], properties=changes)
-        self._say(f"{[lock.message for lock in chosen]}")
+        deed = model.begin_operation(deed_kind, [lock.message.identity for lock in valid], properties=changes)
+        self._trace(f"{[lock.message for lock in chosen]}")
         lost: list[int] = []
         for lock in valid:
-            lock.message.lock, lock.message.busy = None, deed
-        call = self._settling(kind, shelf, changes)
-        if not self._ask(deed, lambda: lost.extend(call(numbers, lambda error: self._settled(deed, error)))):
+            lock.message.lock, lock.message.pending_operation = None, deed
+        call = self._begin_settlement(kind, shelf, changes)
+        if not self._call(deed, lambda: lost.extend(call(numbers, lambda error: self._check_settled(deed, error)))):
             for lock in valid:
-                lock.message.lock, lock.message.busy = lock, None
+                lock.message.lock, lock.message.pending_operation = lock, None
             return
         if sorted(lost) != sorted(expected):
             raise Violation(f"{kind}: the locks {lost} are lost, not {expected} of {numbers}")
         if not valid:
-            model.end(deed)
+            model.end_operation(deed)
 
-    def _settling(self, kind: str, shelf: str, changes: dict[str, object]) -> Settle:
-        settlement = self._fragment(shelf).settlement
-        reason = "Unwanted" if shelf == MAIN else None
+    def _begin_settlement(self, kind: str, area: str, changes: dict[str, object]) -> Settle:
+        settlement = self._fragment(area).settlement
+        reason = "Unwanted" if area == MAIN else None
         calls: dict[str, Settle] = {
             "complete": settlement.complete,
             "release": settlement.release,
@@ -92,113 +92,127 @@ class Settling(Asking):
         }
         return calls[kind]
 
-    def _settled(self, deed: Deed, error: ServiceBusError | None) -> None:
-        self._say(f"{deed.kind}: {error or 'done'}: {deed.identities}")
-        if self._unavailable(deed, error):
+    def _check_settled(self, operation: Operation, error: ServiceBusError | None) -> None:
+        self._trace(f"{operation.kind}: {error or 'done'}: {operation.identities}")
+        if self._is_unavailable(operation, error):
             return
-        for identity in deed.identities:
+        for identity in operation.identities:
             message = self._model.messages[identity]
-            if deed.kind != "release":
-                if identity not in deed.taken:
-                    raise Violation(f"{message}: {deed.kind} is done, and is not on disk")
-            elif message.busy is deed:
-                message.busy, message.idle_s = None, self._world.clock.monotonic_s()
-        self._model.end(deed)
+            if operation.kind != "release":
+                if identity not in operation.affected:
+                    raise Violation(f"{message}: {operation.kind} is done, and is not on disk")
+            elif message.pending_operation is operation:
+                message.pending_operation, message.idle_since_s = None, self._simulation.clock.monotonic_s()
+        self._model.end_operation(operation)
 
     def renew(self) -> None:
-        shelf, chosen = self._pick_locks()
+        shelf, chosen = self._choose_locks()
         if not chosen or chosen[0].session is not None:
             return  # of a session, that is renewed
         lock, settlement = chosen[0], self._fragment(shelf).settlement
         (number,) = self._fragment(shelf).lock_numbers([lock.tag])
         is_held, duration_ms = self._model.holds_lock(lock), self._model.description.lock_duration_ms
-        deed = self._model.begin("renew")
+        deed = self._model.begin_operation("renew")
         untils: list[int] = []
         try:
-            is_asked = self._ask(deed, lambda: untils.append(settlement.renew(number)))
+            is_asked = self._call(deed, lambda: untils.append(settlement.renew(number)))
         except MessageLockLost:
             if is_held:
                 raise Violation(f"{lock.message}: its lock is lost") from None
             is_asked = False
-        self._model.end(deed)
+        self._model.end_operation(deed)
         if is_asked:
-            if not is_held or untils != [self._world.clock.wall_ms() + duration_ms]:
+            if not is_held or untils != [self._simulation.clock.wall_ms() + duration_ms]:
                 raise Violation(f"{lock.message}: its lock was renewed until {untils}")
-            lock.deadline_s = self._world.clock.monotonic_s() + duration_ms / 1000
+            lock.deadline_s = self._simulation.clock.monotonic_s() + duration_ms / 1000
 
     def receive_deferred(self) -> None:  # noqa: C901  # most of it is what may be answered
-        model, shelf = self._model, self._shelf()
-        holder = self._pick_holder() if self._world.has_sessions(shelf) else None
+        model, shelf = self._model, self._choose_area()
+        holder = self._choose_session_holder() if self._simulation.has_sessions(shelf) else None
         session = holder.session if holder is not None else None
-        if self._world.has_sessions(shelf) and session is None:
+        if self._simulation.has_sessions(shelf) and session is None:
             return
-        there = {one.place.number: one for one in model.at(shelf, DEFERRED) if one.place}
-        numbers = self._some_numbers(there, model.highest[shelf])
+        there = {one.location.number: one for one in model.messages_at(shelf, DEFERRED) if one.location}
+        numbers = self._sample_numbers(there, model.highest[shelf])
         if not numbers:
             return
         deletes = self._random.random() < 0.4
-        deed = model.begin("take deferred", covers=lambda one: deletes and is_one_of(one, shelf, DEFERRED, numbers))
-        hold = model.holds.get(session) if session is not None else None
+        deed = model.begin_operation(
+            "take deferred", covers=lambda one: deletes and is_at(one, shelf, DEFERRED, numbers)
+        )
+        hold = model.session_holds.get(session) if session is not None else None
         wanted = [there[number] for number in numbers if number in there and there[number].is_idle]
         is_all = len([one for one in wanted if session is None or one.session == session]) == len(numbers)
-        self._say(f"{numbers}{' to delete' if deletes else ''} of {shelf} {session!r}")
+        self._trace(f"{numbers}{' to delete' if deletes else ''} of {shelf} {session!r}")
 
-        def done(found: Found | ServiceBusError) -> None:
-            self._say(f"deferred {numbers}: {found if isinstance(found, ServiceBusError) else 'received'}")
+        def done(found: ReceivedMessages | ServiceBusError) -> None:
+            self._trace(f"deferred {numbers}: {found if isinstance(found, ServiceBusError) else 'received'}")
             if isinstance(found, SessionLockLost):
                 deed.is_answered = True
-                if session is None or model.holds.get(session) is hold:
+                if session is None or model.session_holds.get(session) is hold:
                     raise Violation(f"deferred {numbers}: {found!r}")
                 return
             error = found if isinstance(found, ServiceBusError) else None
-            if self._unavailable(deed, error):
+            if self._is_unavailable(deed, error):
                 return
-            if model.is_exact(deed) and is_all != (error is None):
+            if model.is_undisturbed(deed) and is_all != (error is None):
                 raise Violation(f"deferred {numbers}: {error!r}, and there are {there}")
-            model.end(deed)
+            model.end_operation(deed)
             if not isinstance(found, ServiceBusError):
                 self._receive_each(deed, shelf, numbers, found, session, deletes=deletes)
-            elif deed.taken and not deed.is_shared:
-                raise Violation(f"deferred {numbers}: {error!r}, and {deed.taken} are deleted")
+            elif deed.affected and not deed.is_shared:
+                raise Violation(f"deferred {numbers}: {error!r}, and {deed.affected} are deleted")
 
         until_ms = hold.until_ms if hold is not None else None
         receive = self._fragment(shelf).deferral.receive
         try:
-            self._ask(deed, lambda: receive(numbers, done, deletes=deletes, session=session, session_until_ms=until_ms))
+            self._call(
+                deed,
+                lambda: receive(
+                    numbers, done, receive_and_delete=deletes, session_id=session, session_locked_until_ms=until_ms
+                ),
+            )
         except MessageNotFound as error:
             done(error)
         except ServerBusy as error:
-            self._say(f"refused: {error}")
-            out, most = len(self._fragment(shelf).deferred_out), self._world.settings.limits.max_locks
+            self._trace(f"refused: {error}")
+            out, most = len(self._fragment(shelf).deferred_in_flight), self._simulation.settings.limits.max_locks
             if deletes or out + len(numbers) <= most:
                 raise Violation(f"deferred {numbers}: {error!r}, and {out} of {most} are out") from None
-            model.end(deed)
+            model.end_operation(deed)
 
     def _receive_each(
-        self, deed: Deed, shelf: str, numbers: list[int], found: Found, session: bytes | None, *, deletes: bool
+        self,
+        operation: Operation,
+        area: str,
+        numbers: list[int],
+        found: ReceivedMessages,
+        session: bytes | None,
+        *,
+        deletes: bool,
     ) -> None:
         if [read_delivery(payload).number for payload, _ in found] != numbers:
             raise Violation(f"deferred {numbers}: others were received")
         for payload, token in found:
-            self._receive_deferred(deed, shelf, payload, token, session, deletes=deletes)
+            self._receive_deferred(operation, area, payload, token, session, deletes=deletes)
 
     def _receive_deferred(
-        self, deed: Deed, shelf: str, payload: bytes, token: bytes, session: bytes | None, *, deletes: bool
+        self, operation: Operation, area: str, payload: bytes, token: bytes, session: bytes | None, *, deletes: bool
     ) -> None:
         model, reading = self._model, read_delivery(payload)
         message = model.messages[reading.identity]
-        if reading.delivered != message.count or (session is not None and message.session != session):
+        if reading.delivered != message.delivery_count or (session is not None and message.session != session):
             raise Violation(f"{reading} was received, for {message}")
         if deletes:
-            if message.identity not in deed.taken:
+            if message.identity not in operation.affected:
                 raise Violation(f"{message} was received and deleted, and is there")
             return
-        if message.place != Place(shelf, DEFERRED, reading.number) or message.lock or message.busy:
+        if message.location != Location(area, DEFERRED, reading.number) or message.lock or message.pending_operation:
             raise Violation(f"{message} was received")
-        deadline_s = self._world.clock.monotonic_s() + model.description.lock_duration_ms / 1000
+        deadline_s = self._simulation.clock.monotonic_s() + model.description.lock_duration_ms / 1000
         if session is not None:
-            if session not in model.holds:
+            if session not in model.session_holds:
                 raise Violation(f"{message} was received, of a session that was lost meanwhile")
-            deadline_s = FAR_S
-        message.lock = Lock(message, message.place, tag_of(token), deadline_s, session)
-        self._world.locks.append(message.lock)
+            deadline_s = NEVER_S
+        message.lock = Lock(message, message.location, delivery_tag_of(token), deadline_s, session)
+        self._simulation.locks.append(message.lock)

@@ -10,21 +10,21 @@ import pytest
 
 from tests.model.run import run, settings_of
 from tests.model.settings import Settings
-from tests.seeded.outcome import described
-from twinbus.broker.agenda import Agenda
-from twinbus.broker.browsing import Browsing
+from tests.seeded.outcome import describe_error
+from twinbus.broker.agenda import TimeIndex
+from twinbus.broker.browsing import MessageBrowser
 from twinbus.broker.deferral import Deferral
-from twinbus.broker.duplicates import Duplicates
+from twinbus.broker.duplicates import DuplicateDetection
 from twinbus.broker.fragment import Fragment
-from twinbus.broker.hold import LocalHold
-from twinbus.broker.holdings import Holdings
+from twinbus.broker.hold import LocalSessionLock
+from twinbus.broker.holdings import MessageTable
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.ports.settlement import session_lock_lost
-from twinbus.broker.removal import Walk
+from twinbus.broker.ports.settlement import session_lock_lost_error
+from twinbus.broker.removal import RemovalScan
 from twinbus.broker.resubmission import Resubmission
 from twinbus.broker.schedule import Schedule
 from twinbus.broker.session_state import SessionStates
-from twinbus.broker.sessions import Sessions
+from twinbus.broker.sessions import SessionDispatcher
 from twinbus.broker.settlement import Settlement
 
 ENOUGH = 400
@@ -49,7 +49,7 @@ def found(shows_in: Kind) -> str:
         except (AttributeError, TypeError):
             raise  # what is planted does not fit what is there
         except Exception as error:  # noqa: BLE001  # a fault may show as anything
-            return described(error)
+            return describe_error(error)
     return "nothing"
 
 
@@ -63,36 +63,36 @@ def instead(patch: Patch, owner: type, name: str, wrong: Callable[..., Any]) -> 
 
 
 def an_alarm_is_slept_through(patch: Patch) -> None:
-    instead(patch, Agenda, "_ring", lambda right, self: right(self) if self._is_sparse else None)
+    instead(patch, TimeIndex, "_ring", lambda right, self: right(self) if self._is_sparse else None)
 
 
 def what_is_added_during_a_look_is_forgotten(patch: Patch) -> None:
-    def wrong(right: Any, self: Agenda, moments: Any, now_ms: int) -> None:
-        self._added = (2**62, 0)
+    def wrong(right: Any, self: TimeIndex, moments: Any, now_ms: int) -> None:
+        self._first_added = (2**62, 0)
         right(self, moments, now_ms)
 
-    instead(patch, Agenda, "_looked", wrong)
+    instead(patch, TimeIndex, "_looked", wrong)
 
 
 def two_seconds_early(patch: Patch) -> None:
-    instead(patch, Agenda, "_looked", lambda right, self, moments, now_ms: right(self, moments, now_ms + 2_000))
+    instead(patch, TimeIndex, "_looked", lambda right, self, moments, now_ms: right(self, moments, now_ms + 2_000))
 
 
 def scheduled_ones_become_active_twice(patch: Patch) -> None:
-    def wrong(right: Any, self: Holdings, sequence: int, *others: Any) -> None:
-        key = self.scheduled + sequence.to_bytes(8, "big")
+    def wrong(right: Any, self: MessageTable, sequence: int, *others: Any) -> None:
+        key = self.scheduled_prefix + sequence.to_bytes(8, "big")
         right(self, sequence, *others)
-        self._journal.batch.changes[:] = [  # type: ignore[attr-defined]
+        self._commit_log.batch.changes[:] = [  # type: ignore[attr-defined]
             change
-            for change in self._journal.batch.changes  # type: ignore[attr-defined]
+            for change in self._commit_log.batch.changes  # type: ignore[attr-defined]
             if change[:2] != (key, None)
         ]
 
-    instead(patch, Holdings, "unschedule", wrong)
+    instead(patch, MessageTable, "unschedule", wrong)
 
 
 def looked_at_from_behind_what_is_being_cancelled(patch: Patch) -> None:
-    instead(patch, Agenda, "done", lambda right, self, low, **_: right(self, max(low, (self._clock.wall_ms(), 0))))
+    instead(patch, TimeIndex, "done", lambda right, self, low, **_: right(self, max(low, (self._clock.wall_ms(), 0))))
 
 
 def the_first_only_is_cancelled(patch: Patch) -> None:
@@ -100,7 +100,7 @@ def the_first_only_is_cancelled(patch: Patch) -> None:
 
 
 def expired_ones_are_delivered(patch: Patch) -> None:
-    patch.setattr(Fragment, "_without_stale", lambda _, items, _now_ms: items)
+    patch.setattr(Fragment, "_without_expired", lambda _, items, _now_ms: items)
 
 
 def expired_ones_are_dropped_where_they_should_be_dead_lettered(patch: Patch) -> None:
@@ -123,39 +123,39 @@ def an_expired_one_leaves_its_rows(patch: Patch) -> None:
 
 def deferred_ones_are_received_by_two(patch: Patch) -> None:
     def wrong(right: Any, self: Deferral, sequences: Any, done: Any, **options: Any) -> None:
-        self._fragment.deferred_out.clear()
+        self._fragment.deferred_in_flight.clear()
         right(self, sequences, done, **options)
 
     instead(patch, Deferral, "receive", wrong)
 
 
 def deferred_ones_expire(patch: Patch) -> None:
-    def wrong(right: Any, self: Holdings, lock: Any, record: bytes) -> None:
+    def wrong(right: Any, self: MessageTable, lock: Any, record: bytes) -> None:
         right(self, lock, record)
         if lock.sequence % 7 == 0:
-            self._journal.batch.delete(self.deferred + lock.sequence.to_bytes(8, "big"))
+            self._commit_log.batch.delete(self.deferred_prefix + lock.sequence.to_bytes(8, "big"))
 
-    instead(patch, Holdings, "defer", wrong)
+    instead(patch, MessageTable, "defer", wrong)
 
 
 def duplicates_are_forgotten_by_a_restart(patch: Patch) -> None:
-    def wrong(right: Any, self: Holdings, value: bytes | None) -> None:
+    def wrong(right: Any, self: MessageTable, value: bytes | None) -> None:
         right(self, value)
-        self.generation = 0
+        self.id_generation = 0
 
-    instead(patch, Holdings, "read_marks", wrong)
+    instead(patch, MessageTable, "read_marks", wrong)
 
 
 def duplicates_are_found_for_ever(patch: Patch) -> None:
-    patch.setattr(Duplicates, "_is_recent", lambda *_: True)
+    patch.setattr(DuplicateDetection, "_is_recent", lambda *_: True)
 
 
 def duplicates_on_their_way_are_not_found(patch: Patch) -> None:
-    def wrong(right: Any, self: Duplicates, *arguments: Any) -> None:
-        self._writing.clear()
+    def wrong(right: Any, self: DuplicateDetection, *arguments: Any) -> None:
+        self._uncommitted_ids.clear()
         right(self, *arguments)
 
-    instead(patch, Duplicates, "_store", wrong)
+    instead(patch, DuplicateDetection, "_store", wrong)
 
 
 def a_resubmitted_one_stays_a_dead_letter(patch: Patch) -> None:
@@ -163,69 +163,72 @@ def a_resubmitted_one_stays_a_dead_letter(patch: Patch) -> None:
 
 
 def what_someone_has_is_purged(patch: Patch) -> None:
-    def wrong(right: Any, self: Walk, rows: Any) -> None:
-        self._is_out = lambda _: False
+    def wrong(right: Any, self: RemovalScan, rows: Any) -> None:
+        self._is_in_flight = lambda _: False
         right(self, rows)
 
-    instead(patch, Walk, "_take", wrong)
+    instead(patch, RemovalScan, "_take", wrong)
 
 
 def what_comes_between_neighbours_is_purged_with_them(patch: Patch) -> None:
-    def wrong(self: Walk, sequences: list[int]) -> None:
+    def wrong(self: RemovalScan, sequences: list[int]) -> None:
         if sequences:
-            first, last = self._place + pack_sequence(sequences[0]), self._place + pack_sequence(sequences[-1] + 1)
-            self._fragment.journal.batch.delete_range(first, last)
+            first, last = (
+                self._key_prefix + pack_sequence(sequences[0]),
+                self._key_prefix + pack_sequence(sequences[-1] + 1),
+            )
+            self._fragment.commit_log.batch.delete_range(first, last)
 
-    patch.setattr(Walk, "_delete_records", wrong)
+    patch.setattr(RemovalScan, "_delete_records", wrong)
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
 def a_session_is_given_to_two(patch: Patch) -> None:
-    def wrong(right: Any, self: Sessions, consumer: Any, session: bytes, granted: Any) -> None:
-        self.holds.pop(session, None)
+    def wrong(right: Any, self: SessionDispatcher, consumer: Any, session: bytes, granted: Any) -> None:
+        self.session_locks.pop(session, None)
         right(self, consumer, session, granted)
 
-    instead(patch, Sessions, "accept", wrong)
+    instead(patch, SessionDispatcher, "accept", wrong)
 
 
 def what_comes_back_is_last_in_its_session(patch: Patch) -> None:
-    def wrong(self: LocalHold, sequence: int, record: bytes) -> None:
+    def wrong(self: LocalSessionLock, sequence: int, record: bytes) -> None:
         self.ready.append((sequence, record))
-        self.bytes += len(record)
+        self.ready_bytes += len(record)
 
-    patch.setattr(LocalHold, "put_back", wrong)
+    patch.setattr(LocalSessionLock, "requeue", wrong)
 
 
 def what_a_receiver_had_stays_with_it(patch: Patch) -> None:
-    def wrong(right: Any, self: Sessions, hold: LocalHold) -> Any:
+    def wrong(right: Any, self: SessionDispatcher, hold: LocalSessionLock) -> Any:
         right(self, hold)
         return []
 
-    instead(patch, Sessions, "_let_go", wrong)
+    instead(patch, SessionDispatcher, "_let_go", wrong)
 
 
 def a_session_is_lost_when_the_clock_jumps(patch: Patch) -> None:
-    def wrong(right: Any, self: Sessions, session: bytes, consumer: Any = None) -> Any:
+    def wrong(right: Any, self: SessionDispatcher, session: bytes, consumer: Any = None) -> Any:
         hold = right(self, session, consumer)
         if hold.until_ms < self._fragment.clock.wall_ms():
-            raise session_lock_lost(session)
+            raise session_lock_lost_error(session)
         return hold
 
-    instead(patch, Sessions, "find", wrong)
+    instead(patch, SessionDispatcher, "find", wrong)
 
 
 def who_waits_is_forgotten(patch: Patch) -> None:
-    patch.setattr(Sessions, "_search", lambda _: None)
+    patch.setattr(SessionDispatcher, "_search_log", lambda _: None)
 
 
 def those_held_up_are_forgotten(patch: Patch) -> None:
-    def wrong(right: Any, self: Sessions) -> None:
-        self._held_up.clear()
+    def wrong(right: Any, self: SessionDispatcher) -> None:
+        self._blocked.clear()
         right(self)
 
-    instead(patch, Sessions, "dispatch", wrong)
+    instead(patch, SessionDispatcher, "dispatch", wrong)
 
 
 def a_session_remembers_nothing(patch: Patch) -> None:
@@ -233,7 +236,7 @@ def a_session_remembers_nothing(patch: Patch) -> None:
 
 
 def a_peek_misses_the_first(patch: Patch) -> None:
-    instead(patch, Browsing, "peek", lambda right, self, start, *others: right(self, max(start, 2), *others))
+    instead(patch, MessageBrowser, "peek", lambda right, self, start, *others: right(self, max(start, 2), *others))
 
 
 FAULTS: dict[Callable[[Patch], None], Kind] = {

@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.model.letter import Letter
+    from tests.model.letter import SentMessage
     from tests.model.people import Receiver
 
 MAIN, DEAD = "main", "dead"
 ACTIVE, DEFERRED, SCHEDULED = "active", "deferred", "scheduled"
-FAR_S = float("inf")
+NEVER_S = float("inf")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a message is."""
 
-    shelf: str
+    area: str
     kind: str
     number: int
 
 
 @dataclass(eq=False)
-class Deed:
+class Operation:
     """Something that was asked for, or that has to happen; until it is known to be over."""
 
     kind: str
     wall_lo_ms: int
     wall_hi_ms: int
     identities: list[int] = field(default_factory=list)
-    covers: Callable[[Message], bool] = lambda _: False
+    applies_to: Callable[[Message], bool] = lambda _: False
     """Of one that takes whatever is there: this message is meant."""
     properties: dict[str, object] = field(default_factory=dict)
-    taken: list[int] = field(default_factory=list)
+    affected: list[int] = field(default_factory=list)
     """Identities that it was the reason for, on disk."""
     batch: int = 0
     """In which it reached the disk."""
@@ -44,12 +44,12 @@ class Deed:
     """Another one was asked to do the same: which of them did is not known."""
     is_exact: bool = False
     """Nothing else was going on when it was asked for."""
-    moment: int = 0
+    step: int = 0
     """How many things had been done before."""
 
 
 @dataclass(eq=False)
-class Hold:
+class SessionHold:
     """A session that a receiver has."""
 
     session: bytes
@@ -63,7 +63,7 @@ class Lock:
     """A message that a receiver has."""
 
     message: Message
-    place: Place
+    location: Location
     tag: bytes
     deadline_s: float
     session: bytes | None = None
@@ -73,67 +73,83 @@ class Lock:
 class Message:
     """One message, from being sent to its end."""
 
-    letter: Letter
+    sent: SentMessage
     ttl_ms: int | None
     """How long it lives, as its sender and the queue say."""
-    place: Place | None = None
-    shown: Place | None = None
-    count: int = 0
+    location: Location | None = None
+    visible_location: Location | None = None
+    delivery_count: int = 0
     """Deliveries that were counted."""
-    alarm_ms: int = 0
+    due_ms: int = 0
     enqueued_ms: int = 0
     size: int = 0
     properties: dict[str, object] = field(default_factory=dict)
     lock: Lock | None = None
-    busy: Deed | None = None
+    pending_operation: Operation | None = None
     """What is being done to it."""
-    is_handed: bool = False
+    is_deleted_for_receiver: bool = False
     """It was deleted for a receiver, who has yet to get it."""
-    is_perhaps_gone: bool = False
+    may_be_deleted: bool = False
     """... or for another reason."""
-    was_alarmed: bool = False
+    was_due: bool = False
     """Its time was over at some moment since it is where it is."""
-    alarmed_s: float | None = None
+    due_since_s: float | None = None
     """Since when its time is over."""
-    idle_s: float = 0.0
+    idle_since_s: float = 0.0
     """Since when nobody has it."""
-    was_away: bool = False
+    was_restored: bool = False
     """It was deleted, and came back."""
 
     @property
     def identity(self) -> int:
-        return self.letter.identity
+        return self.sent.identity
 
     @property
     def session(self) -> bytes | None:
-        return self.letter.session.encode() if self.letter.session is not None else None
+        return self.sent.session.encode() if self.sent.session is not None else None
 
     @property
     def is_idle(self) -> bool:
         """Nobody has it, and nothing is being done to it."""
-        return self.lock is None and self.busy is None and not self.is_handed and self.shown == self.place
+        return (
+            self.lock is None
+            and self.pending_operation is None
+            and not self.is_deleted_for_receiver
+            and self.visible_location == self.location
+        )
 
     @property
     def is_busy(self) -> bool:
         """Something is being done to it for sure; of several that are given back some are there before the last."""
-        return self.busy is not None and self.busy.kind != "release"
+        return self.pending_operation is not None and self.pending_operation.kind != "release"
 
-    def note_release(self) -> None:
+    def clear_release(self) -> None:
         """It was given back: something else is done to it now."""
-        if self.busy is not None and self.busy.kind == "release":
-            self.busy = None
+        if self.pending_operation is not None and self.pending_operation.kind == "release":
+            self.pending_operation = None
 
     def __repr__(self) -> str:
-        state = "locked" if self.lock else self.busy.kind if self.busy else "handed" if self.is_handed else "idle"
-        return f"message {self.identity} at {self.place and tuple(self.place)} (count {self.count}, {state})"
+        state = (
+            "locked"
+            if self.lock
+            else self.pending_operation.kind
+            if self.pending_operation
+            else "handed"
+            if self.is_deleted_for_receiver
+            else "idle"
+        )
+        return (
+            f"message {self.identity} at {self.location and tuple(self.location)} (count {self.delivery_count}, "
+            f"{state})"
+        )
 
 
 @dataclass
-class Remembered:
+class RememberedId:
     """An id that was sent."""
 
-    lo_ms: int
-    hi_ms: int
+    earliest_ms: int
+    sent_by_ms: int
     """Between these two, by the wall clock."""
     latest_ms: int
     """The latest time that the wall clock has shown since."""

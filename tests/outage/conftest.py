@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.outage.switch import Switch
+from tests.outage.switch import OutageSwitchClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.fixture
-def server(running: Served) -> Iterator[Served]:
-    yield running
-    Switch(running).end()
-    running.check_log()
+def server(running_server: ServerProcess) -> Iterator[ServerProcess]:
+    yield running_server
+    OutageSwitchClient(running_server).end()
+    running_server.check_log()
 
 
 @pytest.fixture
-def switch(server: Served) -> Switch:
-    return Switch(server)
+def switch(server: ServerProcess) -> OutageSwitchClient:
+    return OutageSwitchClient(server)

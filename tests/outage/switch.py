@@ -11,35 +11,35 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from tests.http_data.web import Web
+from tests.http_data.web import HttpClient
 
 if TYPE_CHECKING:
-    from tests.http_data.web import Reply
-    from tests.served import Served
+    from tests.http_data.web import HttpResponse
+    from tests.served import ServerProcess
 
-LONG_S = 600
+LONG_OUTAGE_S = 600
 """Longer than any test."""
 
 
-class Switch(Web):
+class OutageSwitchClient(HttpClient):
     """A client that has the right to manage."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         super().__init__(server)
 
-    def begin(self, path: str, *, seconds: object = LONG_S, kind: str = "refuse") -> dict[str, Any]:
-        reply = self.put(path=path, seconds=seconds, kind=kind)
+    def begin(self, path: str, *, seconds: object = LONG_OUTAGE_S, kind: str = "refuse") -> dict[str, Any]:
+        reply = self.request_outage(path=path, seconds=seconds, kind=kind)
         assert reply.status == 201, reply.detail
         return dict(json.loads(reply.body))
 
-    def put(self, **query: object) -> Reply:
-        return self.call("PUT", f"/$outage?{urlencode(query)}")
+    def request_outage(self, **query: object) -> HttpResponse:
+        return self.request("PUT", f"/$outage?{urlencode(query)}")
 
     def end(self, path: str | None = None) -> list[dict[str, Any]]:
         """Those that were on."""
-        reply = self.call("DELETE", f"/$outage?{urlencode({'path': path})}" if path is not None else "/$outage")
+        reply = self.request("DELETE", f"/$outage?{urlencode({'path': path})}" if path is not None else "/$outage")
         assert reply.status == 200, reply.detail
         return list(json.loads(reply.body)["outages"])
 
-    def all(self) -> list[dict[str, Any]]:
-        return list(json.loads(self.call("GET", "/$outage").body)["outages"])
+    def active_outages(self) -> list[dict[str, Any]]:
+        return list(json.loads(self.request("GET", "/$outage").body)["outages"])

@@ -8,8 +8,8 @@ import pytest
 
 from tests.pairing_node.real import report_of
 from twinbus.cli.rehearsal import Rehearsal
-from twinbus.cli.service import Service, ServiceFailed
-from twinbus.model.outage import EVERYTHING
+from twinbus.cli.service import AdminClient, AdminRequestFailed
+from twinbus.model.outage import ALL_ENTITIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ SECONDS = 10.0
 PING_S = 5.0
 
 
-class World(Service):
+class FakePairService(AdminClient):
     """Both namespaces, the senders, and a clock: each sleep is a step of it."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class World(Service):
         self.calls: list[tuple[str, dict[str, object]]] = []
         self.failures: dict[str, BaseException] = {}
         """By methods."""
-        self.down: Callable[[float], dict[str, list[str]]] = lambda _: {"a": []}
+        self.failed_over: Callable[[float], dict[str, list[str]]] = lambda _: {"a": []}
         """Which entities each sender has failed over, so many seconds after the beginning; with `?`, holds suspect."""
 
     @property
@@ -34,14 +34,16 @@ class World(Service):
         switched = [method for method, _ in self.calls if method in ("PUT", "DELETE")]
         return bool(switched) and switched[-1] == "PUT"
 
-    def ask(self, method: str, address: str, **query: object) -> dict[str, Any]:
-        if address == "$outage":
+    def request(self, method: str, resource: str, **query: object) -> dict[str, Any]:
+        if resource == "$outage":
             self.calls.append((method, query))
         if method in self.failures:
             raise self.failures[method]
-        if address != "$pairing":
+        if resource != "$pairing":
             return {}
-        return {"reports": [self._report(client, paths) for client, paths in self.down(self.now_s - 100).items()]}
+        return {
+            "reports": [self._report(client, paths) for client, paths in self.failed_over(self.now_s - 100).items()]
+        }
 
     def _report(self, client: str, paths: list[str]) -> dict[str, Any]:
         failed_over = [path for path in paths if not path.endswith("?")]
@@ -60,21 +62,21 @@ class World(Service):
 
     def run(self, rehearsal: Rehearsal) -> list[tuple[str, str, float | None, float | None]]:
         rehearsal.run(lambda _stage, _elapsed_s: None)
-        seen = rehearsal.witness.experiences.values()
-        return [(one.client, one.path, one.failed_over_s, one.came_back_s) for one in seen]
+        seen = rehearsal.observer.records.values()
+        return [(one.client, one.path, one.failed_over_s, one.recovered_s) for one in seen]
 
 
 def test_who_fails_over_and_comes_back_is_told_with_the_times() -> None:
-    world = World()
-    world.down = lambda elapsed_s: {
+    world = FakePairService()
+    world.failed_over = lambda elapsed_s: {
         "a": ["orders"] if 3 <= elapsed_s < 13 else [],
         "b": ["orders"] if 5 <= elapsed_s < 12 else [],
         "c": [],
     }
     rehearsal = world.rehearse()
     assert world.run(rehearsal) == [("a", "orders", 3.0, 13.0), ("b", "orders", 5.0, 12.0)]
-    assert {client for _, client, _ in rehearsal.witness.senders} == {"a", "b", "c"}
-    assert all("cannot be reached" in one.why for one in rehearsal.witness.experiences.values())
+    assert {client for _, client, _ in rehearsal.observer.senders} == {"a", "b", "c"}
+    assert all("cannot be reached" in one.reason for one in rehearsal.observer.records.values())
     assert world.calls == [
         ("PUT", {"path": "orders", "seconds": "10", "kind": "refuse"}),
         ("DELETE", {"path": "orders"}),
@@ -82,52 +84,54 @@ def test_who_fails_over_and_comes_back_is_told_with_the_times() -> None:
 
 
 def test_it_does_not_wait_for_ever_for_who_does_not_come_back() -> None:
-    world = World()
-    world.down = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 3 else []}
+    world = FakePairService()
+    world.failed_over = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 3 else []}
     assert world.run(world.rehearse()) == [("a", "orders", 3.0, None)]
     assert world.now_s == 100 + SECONDS + 12, "two ping intervals, and two looks"
 
 
 def test_an_entity_that_is_only_suspect_has_not_failed_over_and_is_not_waited_for() -> None:
-    world = World()
-    world.down = lambda elapsed_s: {
+    world = FakePairService()
+    world.failed_over = lambda elapsed_s: {
         "a": ["orders"] if elapsed_s >= 6 else (["orders?"] if elapsed_s >= 1 else []),
         "b": ["orders?"] if elapsed_s >= 2 else [],
     }
     rehearsal = world.rehearse(seconds=8)
     assert world.run(rehearsal) == [("a", "orders", 6.0, None), ("b", "orders", None, None)]
-    assert [one.suspected_s for one in rehearsal.witness.experiences.values()] == [1.0, 2.0]
-    world.now_s, world.down = 100.0, lambda elapsed_s: {"b": ["orders?"] if elapsed_s >= 2 else []}
+    assert [one.suspected_s for one in rehearsal.observer.records.values()] == [1.0, 2.0]
+    world.now_s, world.failed_over = 100.0, lambda elapsed_s: {"b": ["orders?"] if elapsed_s >= 2 else []}
     assert world.run(world.rehearse()) == [("b", "orders", None, None)]
     assert world.now_s == 100 + SECONDS
 
 
 def test_other_entities_are_none_of_its_business_and_neither_is_what_was_down_before() -> None:
-    world = World()
-    world.down = lambda elapsed_s: {"a": ["old", "other", "ORDERS"] if 1 <= elapsed_s < 12 else ["old"]}
+    world = FakePairService()
+    world.failed_over = lambda elapsed_s: {"a": ["old", "other", "ORDERS"] if 1 <= elapsed_s < 12 else ["old"]}
     assert world.run(world.rehearse()) == [("a", "ORDERS", 1.0, 12.0)]
     world.now_s = 100.0
-    assert world.run(world.rehearse(EVERYTHING)) == [("a", "other", 1.0, 12.0), ("a", "ORDERS", 1.0, 12.0)]
+    assert world.run(world.rehearse(ALL_ENTITIES)) == [("a", "other", 1.0, 12.0), ("a", "ORDERS", 1.0, 12.0)]
 
 
 def test_a_sender_that_has_ended_has_not_come_back_and_is_not_waited_for() -> None:
-    world = World()
-    world.down = lambda elapsed_s: {"a": ["orders"]} if 1 <= elapsed_s < 5 else ({"a": []} if elapsed_s < 1 else {})
+    world = FakePairService()
+    world.failed_over = lambda elapsed_s: (
+        {"a": ["orders"]} if 1 <= elapsed_s < 5 else ({"a": []} if elapsed_s < 1 else {})
+    )
     rehearsal = world.rehearse()
     assert world.run(rehearsal) == [("a", "orders", 1.0, None)]
-    assert [one.ended_s for one in rehearsal.witness.experiences.values()] == [5.0]
+    assert [one.sender_ended_s for one in rehearsal.observer.records.values()] == [5.0]
     assert world.now_s == 100 + SECONDS
 
 
 def test_a_sender_that_ends_while_it_is_waited_for_is_waited_for_no_longer() -> None:
-    world = World()
-    world.down = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 1 else []} if elapsed_s < 14 else {}
+    world = FakePairService()
+    world.failed_over = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 1 else []} if elapsed_s < 14 else {}
     assert world.run(world.rehearse()) == [("a", "orders", 1.0, None)]
     assert world.now_s == 100 + 14
 
 
 def test_without_a_secondary_there_is_an_outage_and_nobody_is_seen() -> None:
-    world = World()
+    world = FakePairService()
     assert world.run(world.rehearse(is_paired=False, seconds=2.5)) == []
     assert world.now_s == 102.5
     assert not world.is_on
@@ -135,7 +139,7 @@ def test_without_a_secondary_there_is_an_outage_and_nobody_is_seen() -> None:
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), RuntimeError("whatever")], ids=repr)
 def test_whatever_ends_it_early_ends_the_outage(interruption: BaseException) -> None:
-    world = World()
+    world = FakePairService()
 
     def interrupt(_stage: str, elapsed_s: float) -> None:
         if elapsed_s >= 2:
@@ -146,9 +150,9 @@ def test_whatever_ends_it_early_ends_the_outage(interruption: BaseException) -> 
     assert [method for method, _ in world.calls] == ["PUT", "DELETE"]
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ServiceFailed("no answer")], ids=repr)
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), AdminRequestFailed("no answer")], ids=repr)
 def test_one_that_may_have_begun_is_ended(failure: BaseException) -> None:
-    world = World()
+    world = FakePairService()
     world.failures["PUT"] = failure
     with pytest.raises(type(failure)):
         world.run(world.rehearse())
@@ -156,20 +160,20 @@ def test_one_that_may_have_begun_is_ended(failure: BaseException) -> None:
 
 
 def test_one_that_cannot_be_ended_says_when_it_ends_by_itself() -> None:
-    world = World()
-    world.failures["DELETE"] = ServiceFailed("no answer")
-    with pytest.raises(ServiceFailed, match=r"was not switched off .*ends by itself after 10 s"):
+    world = FakePairService()
+    world.failures["DELETE"] = AdminRequestFailed("no answer")
+    with pytest.raises(AdminRequestFailed, match=r"was not switched off .*ends by itself after 10 s"):
         world.run(world.rehearse())
 
 
 def test_a_secondary_that_fails_for_a_moment_does_not_end_it() -> None:
-    world = World()
+    world = FakePairService()
     seen: list[float] = []
 
     def fail_for_a_while(_stage: str, elapsed_s: float) -> None:
         seen.append(elapsed_s)
         if 2 <= elapsed_s < 5:
-            world.failures["GET"] = ServiceFailed("not now")
+            world.failures["GET"] = AdminRequestFailed("not now")
         else:
             world.failures.pop("GET", None)
 

@@ -19,17 +19,17 @@ from tests.served import wait_until
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
-    from tests.outage.switch import Switch
-    from tests.served import Served
+    from tests.outage.switch import OutageSwitchClient
+    from tests.served import ServerProcess
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def twinbus(*arguments: str) -> Any:  # noqa: ANN401  # click's result
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, prog_name="twinbus")
 
 
-def http_string(server: Served) -> str:
+def http_string(server: ServerProcess) -> str:
     """A connection string that leads to the port without TLS."""
     return server.connection_string.replace(f":{server.amqp_port}", f":{server.http_port}")
 
@@ -40,7 +40,9 @@ def heed_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_whoever_interrupts_it_ends_the_outage(server: Served, switch: Switch, queue: str, number: int) -> None:
+def test_whoever_interrupts_it_ends_the_outage(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, number: int
+) -> None:
     command = [sys.executable, "-m", "twinbus", "rehearse", http_string(server), "--entity", queue, "--for", "600"]
     process = subprocess.Popen(
         command,
@@ -50,25 +52,27 @@ def test_whoever_interrupts_it_ends_the_outage(server: Served, switch: Switch, q
         preexec_fn=heed_ctrl_c,  # noqa: PLW1509  # no thread of ours forks at the same time
     )
     try:
-        wait_until(switch.all)
-        assert switch.all()[0]["path"] == queue
+        wait_until(switch.active_outages)
+        assert switch.active_outages()[0]["path"] == queue
         process.send_signal(number)
-        _, errors = process.communicate(timeout=PATIENCE_S)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
         process.communicate()
     assert process.returncode == 130
     assert b"interrupted; the outage is switched off" in errors
     assert b"Traceback" not in errors
-    assert switch.all() == []
+    assert switch.active_outages() == []
 
 
 @pytest.mark.parametrize("over", ["https", "http"])
-def test_the_whole_namespace_and_the_kind_are_asked_for(server: Served, switch: Switch, queue: str, over: str) -> None:
+def test_the_whole_namespace_and_the_kind_are_asked_for(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, over: str
+) -> None:
     seen: list[dict[str, Any]] = []
 
     def look() -> bool:
-        seen.extend(switch.all())
+        seen.extend(switch.active_outages())
         return bool(seen)
 
     looking = threading.Thread(target=lambda: wait_until(look))
@@ -76,7 +80,7 @@ def test_the_whole_namespace_and_the_kind_are_asked_for(server: Served, switch: 
     string = http_string(server) if over == "http" else server.admin_connection_string
     options = ("--namespace", "--for", "1", "--kind", "busy", "--secondary", string, "--ca-file", server.ca_file)
     result = twinbus("rehearse", string, *options)
-    looking.join(PATIENCE_S)
+    looking.join(TIMEOUT_S)
     assert result.exit_code == 0, result.output
     assert (seen[0]["path"], seen[0]["kind"]) == ("*", "busy")
     assert switch.send(queue).status == 201
@@ -84,7 +88,7 @@ def test_the_whole_namespace_and_the_kind_are_asked_for(server: Served, switch: 
     assert server.key not in result.output
 
 
-def test_without_a_secondary_it_says_that_the_outage_is_over(server: Served, queue: str) -> None:
+def test_without_a_secondary_it_says_that_the_outage_is_over(server: ServerProcess, queue: str) -> None:
     result = twinbus("rehearse", http_string(server), "--entity", queue, "--for", "1")
     assert result.exit_code == 0
     assert f"The outage of '{queue}' is over after 1 s. Give --secondary to see" in result.output
@@ -104,15 +108,15 @@ def test_without_a_secondary_it_says_that_the_outage_is_over(server: Served, que
     ids=str,
 )
 def test_what_cannot_be_is_one_line(
-    server: Served, switch: Switch, options: tuple[str, ...], code: int, text: str
+    server: ServerProcess, switch: OutageSwitchClient, options: tuple[str, ...], code: int, text: str
 ) -> None:
     result = twinbus("rehearse", http_string(server), *options)
     assert result.exit_code == code
     assert text in result.output
-    assert switch.all() == []
+    assert switch.active_outages() == []
 
 
-def test_a_key_that_may_not_manage_is_told_so(server: Served, queue: str) -> None:
+def test_a_key_that_may_not_manage_is_told_so(server: ServerProcess, queue: str) -> None:
     wrong = http_string(server).replace(server.key, "d3Jvbmc=")
     result = twinbus("rehearse", wrong, "--entity", queue, "--for", "1")
     assert result.exit_code == 1

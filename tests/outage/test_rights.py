@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.outage.switch import Switch
-from tests.plain.raw import Refused, raw
-from tests.served import ATOM
-from tests.served_here import serving_here
+from tests.outage.switch import OutageSwitchClient
+from tests.plain.raw import LinkRefused, connect_raw
+from tests.served import QUEUE_ENTRY
+from tests.served_here import run_server_in_process
 from twinbus.amqp.sasl import Credentials
 from twinbus.server.keys import Key, Right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
 
 SECRET = "bG9uZy1lbm91Z2gtc2VjcmV0"
 BOSS_OF_ONE = (
@@ -33,9 +33,9 @@ KEYS = [
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
-    with serving_here(tmp_path_factory.mktemp("rights"), keys=KEYS) as server:
-        server.ask("PUT", "orders", ATOM.format(BOSS_OF_ONE), expected=201)
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+    with run_server_in_process(tmp_path_factory.mktemp("rights"), keys=KEYS) as server:
+        server.request("PUT", "orders", QUEUE_ENTRY.format(BOSS_OF_ONE), expected=201)
         yield server
 
 
@@ -44,34 +44,34 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
     ("key_name", "scope"),
     [("user", ""), ("user", "$outage"), ("boss-of-one", "orders"), ("root", "orders"), ("nobody", "")],
 )
-def test_a_token_that_allows_less_is_refused(guarded: ServedHere, method: str, key_name: str, scope: str) -> None:
-    switch = Switch(guarded)
+def test_a_token_that_allows_less_is_refused(guarded: InProcessServer, method: str, key_name: str, scope: str) -> None:
+    switch = OutageSwitchClient(guarded)
     token = guarded.token(scope, key=SECRET, key_name=key_name)
-    assert switch.call(method, "/$outage?path=orders&seconds=60", token=token).status == 401
-    assert switch.all() == []
+    assert switch.request(method, "/$outage?path=orders&seconds=60", token=token).status == 401
+    assert switch.active_outages() == []
 
 
 @pytest.mark.parametrize("scope", ["", "$outage"])
-def test_a_token_for_the_namespace_or_the_switch_will_do(guarded: ServedHere, scope: str) -> None:
-    switch, token = Switch(guarded), guarded.token(scope, key=SECRET, key_name="manager")
-    assert switch.call("PUT", "/$outage?path=orders&seconds=60", token=token).status == 201
-    assert switch.call("DELETE", "/$outage", token=token).status == 200
+def test_a_token_for_the_namespace_or_the_switch_will_do(guarded: InProcessServer, scope: str) -> None:
+    switch, token = OutageSwitchClient(guarded), guarded.token(scope, key=SECRET, key_name="manager")
+    assert switch.request("PUT", "/$outage?path=orders&seconds=60", token=token).status == 201
+    assert switch.request("DELETE", "/$outage", token=token).status == 200
 
 
 @pytest.mark.parametrize("key_name", ["user", "boss-of-one"])
-async def test_over_amqp_a_key_that_allows_less_is_refused(guarded: ServedHere, key_name: str) -> None:
-    async with raw(guarded, Credentials.plain(key_name, SECRET)) as client:
+async def test_over_amqp_a_key_that_allows_less_is_refused(guarded: InProcessServer, key_name: str) -> None:
+    async with connect_raw(guarded, Credentials.plain(key_name, SECRET)) as client:
         for operation in ("begin-outage", "end-outage", "list-outages"):
             body = {"path": "orders", "seconds": 60}
-            answer = await client.ask("$outage", {"operation": f"twinbus:{operation}"}, body)
+            answer = await client.request_status("$outage", {"operation": f"twinbus:{operation}"}, body)
             assert answer["statusCode"] == 401
             assert "'Manage'" in answer["statusDescription"]
-    assert Switch(guarded).all() == []
+    assert OutageSwitchClient(guarded).active_outages() == []
 
 
-async def test_over_amqp_who_has_shown_nothing_is_not_even_heard(guarded: ServedHere) -> None:
-    async with raw(guarded, Credentials.anonymous()) as client:
-        with pytest.raises(Refused, match="amqp:unauthorized-access"):
+async def test_over_amqp_who_has_shown_nothing_is_not_even_heard(guarded: InProcessServer) -> None:
+    async with connect_raw(guarded, Credentials.anonymous()) as client:
+        with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
             await client.attach_sender("$outage")
-        with pytest.raises(Refused, match="amqp:unauthorized-access"):
+        with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
             await client.attach_receiver("$outage")

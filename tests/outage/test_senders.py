@@ -8,16 +8,16 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
-from tests.plain.coordinator import control
-from tests.plain.entity import FAR_MS, manage, names, order, orders, send_orders
-from tests.plain.raw import Refused, raw
+from tests.plain.coordinator import attach_coordinator
+from tests.plain.entity import FAR_FUTURE_MS, message_ids, order_ids, order_message, request_management, send_orders
+from tests.plain.raw import LinkRefused, connect_raw
 from twinbus.amqp.message import Properties, build
 from twinbus.amqp.outcomes import TransactionalState
 from twinbus.model.message import PING_CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from tests.outage.switch import Switch
-    from tests.served import Served
+    from tests.outage.switch import OutageSwitchClient
+    from tests.served import ServerProcess
 
 PING = build(properties=Properties(content_type=PING_CONTENT_TYPE), body=b"")
 CONDITIONS = {"refuse": "amqp:internal-error", "busy": "com.microsoft:server-busy"}
@@ -25,27 +25,27 @@ CONDITIONS = {"refuse": "amqp:internal-error", "busy": "com.microsoft:server-bus
 
 @pytest.mark.parametrize(("kind", "condition"), CONDITIONS.items())
 async def test_sends_and_pings_are_rejected_on_a_link_that_stays(
-    server: Served, switch: Switch, queue: str, kind: str, condition: str
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, condition: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
-        assert await client.send(link, order(1)) is None
+        assert await client.send(link, order_message(1)) is None
         switch.begin(queue, kind=kind)
-        for payload in (order(2), PING, order(3)):
+        for payload in (order_message(2), PING, order_message(3)):
             assert await client.send(link, payload) == condition
         switch.end(queue)
-        for payload in (PING, order(4)):
+        for payload in (PING, order_message(4)):
             assert await client.send(link, payload) is None
-        assert names(await client.receive_all(await client.attach_receiver(queue), 2)) == orders(1, 4)
+        assert message_ids(await client.receive_all(await client.attach_receiver(queue), 2)) == order_ids(1, 4)
 
 
 @pytest.mark.parametrize(("kind", "condition"), CONDITIONS.items())
 async def test_a_sender_that_attaches_is_refused(
-    server: Served, switch: Switch, queue: str, kind: str, condition: str
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, condition: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         switch.begin(queue, kind=kind)
-        with pytest.raises(Refused, match=condition) as caught:
+        with pytest.raises(LinkRefused, match=condition) as caught:
             await client.attach_sender(queue)
         assert "an outage is rehearsed until" in caught.value.text
         switch.end(queue)
@@ -53,52 +53,58 @@ async def test_a_sender_that_attaches_is_refused(
 
 
 @pytest.mark.parametrize("kind", CONDITIONS)
-def test_over_http_it_is_503(switch: Switch, queue: str, kind: str) -> None:
+def test_over_http_it_is_503(switch: OutageSwitchClient, queue: str, kind: str) -> None:
     switch.begin(queue, kind=kind)
     reply = switch.send(queue, b"body")
     assert reply.status == 503
     assert "an outage is rehearsed" in reply.detail
     switch.end(queue)
-    assert switch.server.counts(queue) == (0, 0)
+    assert switch.server.message_counts(queue) == (0, 0)
 
 
-async def test_nothing_is_scheduled_or_cancelled(server: Served, switch: Switch, queue: str) -> None:
-    async with raw(server) as client:
+async def test_nothing_is_scheduled_or_cancelled(server: ServerProcess, switch: OutageSwitchClient, queue: str) -> None:
+    async with connect_raw(server) as client:
         switch.begin(queue)
-        body = {"messages": [{"message": order(1, due_ms=FAR_MS), "message-id": "1"}]}
-        answer = await manage(client, queue, "com.microsoft:schedule-message", body)
+        body = {"messages": [{"message": order_message(1, due_ms=FAR_FUTURE_MS), "message-id": "1"}]}
+        answer = await request_management(client, queue, "com.microsoft:schedule-message", body)
         assert (answer.status, answer.condition) == (503, "amqp:internal-error")
-        answer = await manage(client, queue, "com.microsoft:cancel-scheduled-message", {"sequence-numbers": [1]})
+        answer = await request_management(
+            client, queue, "com.microsoft:cancel-scheduled-message", {"sequence-numbers": [1]}
+        )
         assert answer.status == 503
 
 
-async def test_a_transaction_with_a_send_in_it_is_rolled_back(server: Served, switch: Switch, queue: str) -> None:
-    async with raw(server) as client:
-        link, coordinator = await client.attach_sender(queue), await control(client)
+async def test_a_transaction_with_a_send_in_it_is_rolled_back(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str
+) -> None:
+    async with connect_raw(server) as client:
+        link, coordinator = await client.attach_sender(queue), await attach_coordinator(client)
         txn_id = await coordinator.declare()
-        assert await client.send(link, order(1), state=TransactionalState(txn_id=txn_id)) is None
+        assert await client.send(link, order_message(1), state=TransactionalState(txn_id=txn_id)) is None
         switch.begin(queue)
         assert await coordinator.discharge(txn_id) == "amqp:internal-error"
         switch.end(queue)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-async def test_other_entities_do_not_notice_one_of_a_queue(server: Served, switch: Switch, queue: str) -> None:
-    other = server.make_queue()
+async def test_other_entities_do_not_notice_one_of_a_queue(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str
+) -> None:
+    other = server.create_queue()
     switch.begin(queue)
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await send_orders(client, other, [1])
-        assert names(await client.receive(await client.attach_receiver(other))) == orders(1)
+        assert message_ids(await client.receive(await client.attach_receiver(other))) == order_ids(1)
 
 
 async def test_one_of_the_namespace_is_for_all_also_for_a_queue_that_is_made_meanwhile(
-    server: Served, switch: Switch, queue: str
+    server: ServerProcess, switch: OutageSwitchClient, queue: str
 ) -> None:
     switch.begin("*")
-    made = server.make_queue()
-    async with raw(server) as client:
+    made = server.create_queue()
+    async with connect_raw(server) as client:
         for path in (queue, made):
-            with pytest.raises(Refused, match="amqp:internal-error"):
+            with pytest.raises(LinkRefused, match="amqp:internal-error"):
                 await client.attach_sender(path)
         switch.end("*")
         await send_orders(client, made, [1])
@@ -106,7 +112,7 @@ async def test_one_of_the_namespace_is_for_all_also_for_a_queue_that_is_made_mea
 
 @pytest.mark.parametrize(("kind", "error"), [("refuse", ServiceBusError), ("busy", ServiceBusServerBusyError)])
 def test_the_azure_sdk_takes_it_for_what_it_is(
-    server: Served, switch: Switch, queue: str, kind: str, error: type[Exception]
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, error: type[Exception]
 ) -> None:
     with (
         ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client,
@@ -118,4 +124,4 @@ def test_the_azure_sdk_takes_it_for_what_it_is(
             sender.send_messages(ServiceBusMessage("meanwhile"))
         switch.end(queue)
         sender.send_messages(ServiceBusMessage("after"))
-    assert server.counts(queue) == (2, 0)
+    assert server.message_counts(queue) == (2, 0)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.outage.switch import Switch
-from tests.plain.entity import Answer
-from tests.plain.raw import raw
-from tests.served import started, wait_until
+from tests.outage.switch import OutageSwitchClient
+from tests.plain.entity import ManagementResponse
+from tests.plain.raw import connect_raw
+from tests.served import run_server, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
 
 
-async def ask(client: Raw, operation: str, body: object = None) -> Answer:
+async def ask(client: RawClient, operation: str, body: object = None) -> ManagementResponse:
     """A request to the node."""
     found = await client.request("$outage", {"operation": operation}, body)
     told, content = found.application_properties, found.value
@@ -27,38 +27,40 @@ async def ask(client: Raw, operation: str, body: object = None) -> Answer:
     assert isinstance(content, dict)
     condition = told.get("errorCondition")
     text = str(told["statusDescription"])
-    return Answer(int(told["statusCode"]), condition and str(condition), text, content)
+    return ManagementResponse(int(told["statusCode"]), condition and str(condition), text, content)
 
 
-def test_one_is_seen_from_its_beginning_to_its_end(switch: Switch, queue: str) -> None:
+def test_one_is_seen_from_its_beginning_to_its_end(switch: OutageSwitchClient, queue: str) -> None:
     begun = switch.begin(queue.upper(), seconds=90.5, kind="busy")
     assert (begun["path"], begun["kind"]) == (queue, "busy")
     since, until = (dt.datetime.fromisoformat(begun[name]) for name in ("since", "until"))
     assert until - since == dt.timedelta(seconds=90.5)
-    assert switch.all() == [begun]
+    assert switch.active_outages() == [begun]
     assert switch.send(queue).status == 503
     assert switch.end(queue) == [begun]
-    assert switch.all() == switch.end(queue) == []
+    assert switch.active_outages() == switch.end(queue) == []
     assert switch.send(queue).status == 201
 
 
-def test_refusing_is_what_it_does_unless_it_is_told_otherwise(switch: Switch, queue: str) -> None:
-    assert switch.put(path=queue, seconds=60).status == 201
-    assert switch.all()[0]["kind"] == "refuse"
+def test_refusing_is_what_it_does_unless_it_is_told_otherwise(switch: OutageSwitchClient, queue: str) -> None:
+    assert switch.request_outage(path=queue, seconds=60).status == 201
+    assert switch.active_outages()[0]["kind"] == "refuse"
 
 
-def test_one_request_ends_all(switch: Switch, queue: str, server: Served) -> None:
-    other = server.make_queue()
+def test_one_request_ends_all(switch: OutageSwitchClient, queue: str, server: ServerProcess) -> None:
+    other = server.create_queue()
     for path in (queue, other, "*"):
         switch.begin(path)
     assert {ended["path"] for ended in switch.end()} == {queue, other, "*"}
     assert switch.send(queue).status == 201
 
 
-def test_it_ends_by_itself_and_the_log_tells_both(switch: Switch, queue: str, server: Served) -> None:
+def test_it_ends_by_itself_and_the_log_tells_both(
+    switch: OutageSwitchClient, queue: str, server: ServerProcess
+) -> None:
     switch.begin(queue, seconds=1)
     assert switch.send(queue).status == 503
-    wait_until(lambda: not switch.all())
+    wait_until(lambda: not switch.active_outages())
     assert switch.send(queue).status == 201
     log = server.check_log()
     assert f"an outage was switched on entity={queue} kind=refuse" in log
@@ -66,13 +68,13 @@ def test_it_ends_by_itself_and_the_log_tells_both(switch: Switch, queue: str, se
 
 
 def test_it_is_not_kept_over_a_restart(tmp_path: Path) -> None:
-    with started(tmp_path) as server:
-        queue, switch = server.make_queue(), Switch(server)
+    with run_server(tmp_path) as server:
+        queue, switch = server.create_queue(), OutageSwitchClient(server)
         switch.begin(queue)
         switch.begin("*")
         server.stop()
         server.start()
-        assert switch.all() == []
+        assert switch.active_outages() == []
         assert switch.send(queue).status == 201
 
 
@@ -94,28 +96,28 @@ def test_it_is_not_kept_over_a_restart(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    switch: Switch, queue: str, query: dict[str, object], status: int, text: str
+    switch: OutageSwitchClient, queue: str, query: dict[str, object], status: int, text: str
 ) -> None:
-    reply = switch.put(**{name: queue if value == "QUEUE" else value for name, value in query.items()})
+    reply = switch.request_outage(**{name: queue if value == "QUEUE" else value for name, value in query.items()})
     assert reply.status == status
     assert text in reply.detail
-    assert switch.all() == []
+    assert switch.active_outages() == []
 
 
-def test_other_methods_are_refused(switch: Switch) -> None:
-    reply = switch.call("POST", "/$outage")
+def test_other_methods_are_refused(switch: OutageSwitchClient) -> None:
+    reply = switch.request("POST", "/$outage")
     assert reply.status == 405
     assert reply.headers["Allow"] == "PUT, GET, DELETE"
 
 
-async def test_over_amqp_it_is_the_same_switch(switch: Switch, queue: str, server: Served) -> None:
-    async with raw(server) as client:
+async def test_over_amqp_it_is_the_same_switch(switch: OutageSwitchClient, queue: str, server: ServerProcess) -> None:
+    async with connect_raw(server) as client:
         begun = await ask(client, "twinbus:begin-outage", {"path": queue, "seconds": 60, "kind": "busy"})
         assert begun.status == 200
-        assert switch.all() == [begun.body]
+        assert switch.active_outages() == [begun.body]
         assert (await ask(client, "twinbus:list-outages")).body == {"outages": [begun.body]}
         assert (await ask(client, "twinbus:end-outage", {"path": queue})).body == {"outages": [begun.body]}
-        assert switch.all() == []
+        assert switch.active_outages() == []
 
 
 @pytest.mark.parametrize(
@@ -132,10 +134,10 @@ async def test_over_amqp_it_is_the_same_switch(switch: Switch, queue: str, serve
     ids=str,
 )
 async def test_over_amqp_what_cannot_be_is_refused_too(
-    switch: Switch, server: Served, operation: str, body: object, status: int, text: str
+    switch: OutageSwitchClient, server: ServerProcess, operation: str, body: object, status: int, text: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         answer = await ask(client, operation, body)
     assert answer.status == status
     assert text in answer.text
-    assert switch.all() == []
+    assert switch.active_outages() == []

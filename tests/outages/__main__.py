@@ -11,21 +11,21 @@ from pathlib import Path
 
 import uvloop
 
-from tests.outages.campaign import endure
-from tests.outages.kinds import Kind, Plan
+from tests.outages.campaign import run_campaign
+from tests.outages.kinds import OutageKind, Plan
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def name_of(kind: Kind) -> str:
+def option_name(kind: OutageKind) -> str:
     return kind.name.lower().replace("_", "-")
 
 
 def main() -> int:
-    kinds = {name_of(kind): kind for kind in Kind}
+    kinds = {option_name(kind): kind for kind in OutageKind}
     parser = argparse.ArgumentParser(
         prog="python -m tests.outages",
         description="Makes outages of a pair under load, and judges whether every promise was kept.",
@@ -42,13 +42,13 @@ def main() -> int:
     chosen = None if options.only is None else tuple(kinds[name] for name in options.only)
     plan = Plan(
         seed=options.seed,
-        outages=options.outages,
+        outage_count=options.outages,
         partitioned=options.partitioned,
         workers=options.workers,
         kinds=chosen,
         journals=options.journals,
     )
-    if plan.impossible & set(chosen or ()):
+    if plan.unavailable_kinds & set(chosen or ()):
         parser.error("stores fail only with --partitioned, and single workers only with --workers 2 or more")
     if options.keep is not None:
         options.keep.mkdir(parents=True)
@@ -59,19 +59,19 @@ def main() -> int:
 
 def run(plan: Plan, folder: Path) -> int:
     """Carry out the plan in a folder; the command's exit status."""
-    say(f"seed {plan.seed}")
-    report = uvloop.run(endure(plan, folder, say))
-    say("")
+    print_line(f"seed {plan.seed}")
+    report = uvloop.run(run_campaign(plan, folder, print_line))
+    print_line("")
     for problem in report.problems:
-        say(f"PROBLEM: {problem}")
-    say(report.table())
-    say(f"\n{report.figures()}\n")
-    say(report.summary())
+        print_line(f"PROBLEM: {problem}")
+    print_line(report.table())
+    print_line(f"\n{report.statistics()}\n")
+    print_line(report.summary())
     if report.problems:
         more = " --partitioned" if plan.partitioned else ""
         more += f" --workers {plan.workers}" if plan.workers > 1 else ""
-        more += "".join(f" --only {name_of(kind)}" for kind in plan.kinds or ())
-        say(f"repeat: python -m tests.outages --outages {plan.outages}{more} --seed {plan.seed}")
+        more += "".join(f" --only {option_name(kind)}" for kind in plan.kinds or ())
+        print_line(f"repeat: python -m tests.outages --outages {plan.outage_count}{more} --seed {plan.seed}")
     return 1 if report.problems else 0
 
 

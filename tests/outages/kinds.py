@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Kind(Enum):
+class OutageKind(Enum):
     """What can happen."""
 
     KILLED = "killed, and started again"
@@ -45,39 +45,39 @@ class Kind(Enum):
     SYPHON_CLOCK = "clock ahead or behind"
 
 
-OF_NETWORKS: Final = (
-    Kind.SILENT,
-    Kind.CUT,
-    Kind.REFUSED,
-    Kind.RESPONSES_LOST,
-    Kind.REQUESTS_LOST,
-    Kind.DELAYED,
-    Kind.CLIENT_CLOSED,
-    Kind.SERVER_CLOSED,
-    Kind.RESET,
+NETWORK_KINDS: Final = (
+    OutageKind.SILENT,
+    OutageKind.CUT,
+    OutageKind.REFUSED,
+    OutageKind.RESPONSES_LOST,
+    OutageKind.REQUESTS_LOST,
+    OutageKind.DELAYED,
+    OutageKind.CLIENT_CLOSED,
+    OutageKind.SERVER_CLOSED,
+    OutageKind.RESET,
 )
-OF_EITHER: Final = (
-    *OF_NETWORKS,
-    Kind.KILLED,
-    Kind.STOPPED,
-    Kind.KEY_ROTATED,
-    Kind.CLOCK_AHEAD,
-    Kind.CLOCK_BEHIND,
+NAMESPACE_KINDS: Final = (
+    *NETWORK_KINDS,
+    OutageKind.KILLED,
+    OutageKind.STOPPED,
+    OutageKind.KEY_ROTATED,
+    OutageKind.CLOCK_AHEAD,
+    OutageKind.CLOCK_BEHIND,
 )
 """Outages of the primary or the secondary."""
-OF_STORES: Final = (Kind.STORE_FAILED, Kind.STORE_STUCK)
+STORE_KINDS: Final = (OutageKind.STORE_FAILED, OutageKind.STORE_STUCK)
 """Where entities are partitioned: the rest of the entity goes on."""
-OF_WORKERS: Final = (Kind.WORKER_KILLED,)
+WORKER_KINDS: Final = (OutageKind.WORKER_KILLED,)
 """Where a namespace is served by several processes."""
-OF_SENDERS: Final = (Kind.SENDER_KILLED, Kind.SENDER_FROZEN, Kind.SENDER_CLOCK)
-OF_SYPHONS: Final = (Kind.SYPHON_FROZEN, Kind.SYPHON_CLOCK)
-OF_PROCESSES_AND_PATHS: Final = (Kind.KILLED, Kind.STOPPED, Kind.SILENT, Kind.CUT)
+SENDER_KINDS: Final = (OutageKind.SENDER_KILLED, OutageKind.SENDER_FROZEN, OutageKind.SENDER_CLOCK)
+SYPHON_KINDS: Final = (OutageKind.SYPHON_FROZEN, OutageKind.SYPHON_CLOCK)
+AUDITABLE_KINDS: Final = (OutageKind.KILLED, OutageKind.STOPPED, OutageKind.SILENT, OutageKind.CUT)
 """Outages that an audit of journals understands: clocks are right, and no queue is deleted."""
-SECONDARY_EACH: Final = 3
+SECONDARY_INTERVAL: Final = 3
 """Every third outage of a kind is of the secondary."""
-OVERLAPPING: Final = 0.4
+OVERLAP_PROBABILITY: Final = 0.4
 """So many outages begin while the one before is not over."""
-FROZEN_LONGER: Final = 3.0
+FROZEN_FACTOR: Final = 3.0
 """A syphon is silent for so many times the length of another outage: takeover has 10 s."""
 
 
@@ -86,40 +86,41 @@ class Plan:
     """What a campaign consists of."""
 
     seed: int
-    outages: int
-    length_s: tuple[float, float] = (0.5, 5.0)
-    peace_s: tuple[float, float] = (0.3, 2.5)
+    outage_count: int
+    length_range_s: tuple[float, float] = (0.5, 5.0)
+    pause_range_s: tuple[float, float] = (0.3, 2.5)
     """Between the end of an outage, or its beginning if they overlap, and the next one."""
-    syphon_life_s: tuple[float, float] = (3.0, 15.0)
+    syphon_uptime_range_s: tuple[float, float] = (3.0, 15.0)
     """How often one of the syphons is killed."""
     partitioned: bool = False
     """The entities of the primary are partitioned, and single stores fail, too."""
     workers: int = 1
     """Processes of each namespace; if there are several, single ones are killed, too."""
-    kinds: tuple[Kind, ...] | None = None
+    kinds: tuple[OutageKind, ...] | None = None
     """Only these kinds; None: all that there can be."""
     journals: Path | None = None
     """The folder where all programs, and the receiver at the end, keep journals."""
 
     @property
-    def impossible(self) -> set[Kind]:
+    def unavailable_kinds(self) -> set[OutageKind]:
         """Kinds that there cannot be."""
-        return set(() if self.partitioned else OF_STORES) | set(() if self.workers > 1 else OF_WORKERS)
+        return set(() if self.partitioned else STORE_KINDS) | set(() if self.workers > 1 else WORKER_KINDS)
 
-    def outages_of(self, rng: random.Random) -> list[Planned]:
+    def make_outages(self, rng: random.Random) -> list[PlannedOutage]:
         """All outages, in order."""
-        kinds = self.kinds or tuple(kind for kind in Kind if kind not in self.impossible)
-        seen: Counter[Kind] = Counter()
+        kinds = self.kinds or tuple(kind for kind in OutageKind if kind not in self.unavailable_kinds)
+        seen: Counter[OutageKind] = Counter()
         found = []
-        for kind in in_turn(rng, self.outages, kinds):
+        for kind in shuffled_kinds(rng, self.outage_count, kinds):
             seen[kind] += 1
             found.append(
-                Planned(
+                PlannedOutage(
                     kind=kind,
-                    side=int(kind in (*OF_EITHER, *OF_WORKERS) and seen[kind] % SECONDARY_EACH == 0),
-                    length_s=rng.uniform(*self.length_s) * (FROZEN_LONGER if kind is Kind.SYPHON_FROZEN else 1),
-                    pause_s=rng.uniform(*self.peace_s),
-                    overlaps=rng.random() < OVERLAPPING,
+                    side=int(kind in (*NAMESPACE_KINDS, *WORKER_KINDS) and seen[kind] % SECONDARY_INTERVAL == 0),
+                    length_s=rng.uniform(*self.length_range_s)
+                    * (FROZEN_FACTOR if kind is OutageKind.SYPHON_FROZEN else 1),
+                    pause_s=rng.uniform(*self.pause_range_s),
+                    overlaps=rng.random() < OVERLAP_PROBABILITY,
                     seed=rng.getrandbits(32),
                 )
             )
@@ -127,10 +128,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedOutage:
     """One outage to come."""
 
-    kind: Kind
+    kind: OutageKind
     side: int
     """0: the primary, 1: the secondary."""
     length_s: float
@@ -144,7 +145,7 @@ class Planned:
         return random.Random(self.seed)
 
 
-def in_turn(rng: random.Random, count: int, kinds: Sequence[Kind]) -> list[Kind]:
+def shuffled_kinds(rng: random.Random, count: int, kinds: Sequence[OutageKind]) -> list[OutageKind]:
     """So many of these kinds, each about as often as the others, in any order."""
     chosen = [kinds[number % len(kinds)] for number in range(count)]
     rng.shuffle(chosen)

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.ledger.pair import PairLedger
-from tests.outages.scene import ONCE, STREAMS
+from tests.ledger.pair import PairDeliveryChecker
+from tests.outages.scene import DUPLICATE_DETECTING, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendRecord:
     """The send of one message, as its program saw it. Times are of the machine's monotonic clock."""
 
     stream: str
@@ -33,7 +33,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ArrivalRecord:
     """One message, as it was received at its destination."""
 
     destination: str
@@ -42,7 +42,7 @@ class Arrival:
     sequence_number: int
     parked_at_ms: int | None
     """None: it came directly."""
-    is_marked: bool
+    is_marked_duplicate: bool
     """As a possible duplicate."""
     differences: tuple[str, ...] = ()
     incarnation: int = 0
@@ -50,58 +50,62 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterRecord:
     """A message in the dead-letter queue of a backlog queue."""
 
     backlog_queue: str
     stream: str
     number: int
     reason: str
-    is_marked: bool = False
+    is_marked_duplicate: bool = False
     """As a possible duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """When an outage began and ended."""
 
     began_s: float
     ended_s: float
 
 
-def judge(sends: Iterable[Send], arrivals: Iterable[Arrival], dead_letters: Iterable[DeadLetter] = ()) -> PairLedger:
+def check_deliveries(
+    sends: Iterable[SendRecord], arrivals: Iterable[ArrivalRecord], dead_letters: Iterable[DeadLetterRecord] = ()
+) -> PairDeliveryChecker:
     """Compare what was promised with what is there: a ledger that is closed."""
-    ledger = PairLedger()
+    ledger = PairDeliveryChecker()
     for send in sends:
         _record(ledger, send)
     for arrival in arrivals:
-        ledger.find(
+        ledger.found_at_destination(
             f"{arrival.stream}/{arrival.number}",
             arrival.destination,
             arrival.sequence_number,
-            is_marked=arrival.is_marked,
+            is_marked_duplicate=arrival.is_marked_duplicate,
             parked_at_ms=arrival.parked_at_ms,
             incarnation=arrival.incarnation,
             differences=arrival.differences,
         )
     for letter in dead_letters:
         name = f"{letter.stream}/{letter.number}"
-        ledger.find_dead(name, letter.backlog_queue, letter.reason, is_marked=letter.is_marked)
-    ledger.close()
+        ledger.found_dead_lettered(
+            name, letter.backlog_queue, letter.reason, is_marked_duplicate=letter.is_marked_duplicate
+        )
+    ledger.finish()
     return ledger
 
 
-def _record(ledger: PairLedger, send: Send) -> None:
+def _record(checker: PairDeliveryChecker, send: SendRecord) -> None:
     stream = STREAMS[send.stream]
-    message = ledger.begin(
+    message = checker.send_started(
         f"{send.stream}/{send.number}",
         stream.path,
-        stream.arrives_at,
+        stream.destinations,
         stream.session_id,
         has_fault=stream.has_fault,
-        is_once=stream.path in ONCE,
+        detects_duplicates=stream.path in DUPLICATE_DETECTING,
     )
     message.parked_in += [send.backlog_queue] if send.backlog_queue is not None else []
     message.is_spooled = send.is_spooled
-    message.is_direct = send.failure is None and send.backlog_queue is None and not send.is_spooled
-    ledger.end(message, send.failure, may_have_happened=send.may_have_happened)
+    message.is_confirmed_by_primary = send.failure is None and send.backlog_queue is None and not send.is_spooled
+    checker.send_ended(message, send.failure, may_have_happened=send.may_have_happened)

@@ -18,29 +18,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.faults.shim import Action
-from tests.outages.arrivals import receive_all_of
-from tests.outages.kinds import OF_NETWORKS, OF_SENDERS, OF_STORES, OF_SYPHONS, Kind
-from tests.outages.scene import DELETED, QUEUES, SUBSCRIPTIONS, make_queue, set_status
+from tests.outages.arrivals import receive_destination
+from tests.outages.kinds import NETWORK_KINDS, SENDER_KINDS, STORE_KINDS, SYPHON_KINDS, OutageKind
+from tests.outages.scene import QUEUES, RECREATED_QUEUE, SUBSCRIPTIONS, create_queue, set_status
 from tests.outages.scenery import APPLICATION_KEY, STORES, change_keys
-from tests.relay import BOTH, Direction, End, Relay
-from tests.workers.crew import Crew
+from tests.relay import BOTH, Direction, Endpoint, Relay
+from tests.workers.crew import MultiProcessServer
 from twinbus.server import key_file
-from twinbus.server.data_directory import KEYS
-from twinbus.server.key_file import Order
+from twinbus.server.data_directory import KEYS_FILE
+from twinbus.server.key_file import KeyCommand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
     from random import Random
 
-    from tests.outages.kinds import Planned
-    from tests.outages.scenery import Scenery
+    from tests.outages.kinds import PlannedOutage
+    from tests.outages.scenery import Environment
 
-REOPENED_S: Final = 1.0
+REOPEN_TIMEOUT_S: Final = 1.0
 """A store that failed is opened again within that time."""
 PARKING_S: Final = 0.7
 """So long sends are parked before their queue is deleted."""
-NOTHING_COMES_S: Final = 0.3
+IDLE_TIMEOUT_S: Final = 0.3
 AHEAD_S: Final = (3000.0, 9000.0)
 BEHIND_S: Final = (-600.0, -60.0)
 DELAY_S: Final = (0.05, 1.5)
@@ -51,10 +51,10 @@ RESET_CHANCE: Final = (0.01, 0.2)
 
 
 @asynccontextmanager
-async def _process(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
-    side = scenery.sides[planned.side]
-    async with side.serving:
-        if planned.kind is Kind.KILLED:
+async def _process_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
+    side = environment.namespaces[planned.side]
+    async with side.server_lock:
+        if planned.kind is OutageKind.KILLED:
             side.server.kill()
             yield ""
             await asyncio.to_thread(side.server.start)
@@ -65,88 +65,88 @@ async def _process(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _worker(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
+async def _worker_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
     """Kill one process of several. Its supervisor starts another one; the outage ends when that serves."""
-    server = scenery.sides[planned.side].server
-    assert isinstance(server, Crew), "there is one process"
-    async with scenery.sides[planned.side].serving:
+    server = environment.namespaces[planned.side].server
+    assert isinstance(server, MultiProcessServer), "there is one process"
+    async with environment.namespaces[planned.side].server_lock:
         number = planned.rng.choice(sorted(server.workers()))
-        pid = server.strike(number, signal.SIGKILL)
+        pid = server.signal_worker(number, signal.SIGKILL)
         yield f"worker {number}"
-        await asyncio.to_thread(server.wait_for_another, number, pid)
+        await asyncio.to_thread(server.wait_for_replacement, number, pid)
 
 
 @asynccontextmanager
-async def _store(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
-    side = scenery.sides[planned.side]
+async def _store_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
+    side = environment.namespaces[planned.side]
     assert side.shim is not None, "this disk cannot fail"
-    store, is_stuck = planned.rng.randrange(STORES), planned.kind is Kind.STORE_STUCK
+    store, is_stuck = planned.rng.randrange(STORES), planned.kind is OutageKind.STORE_STUCK
     action = Action.DELAY_SYNC if is_stuck else Action.FAIL_SYNC
     folder, delay_ms = side.shim.root / "stores" / f"{store}", round(planned.length_s * 1000)
-    async with side.serving:
+    async with side.server_lock:
         with side.shim.rule(action, folder, delay_ms=delay_ms):
             yield f"store {store}"
         if is_stuck:
             await asyncio.sleep(planned.length_s)  # a sync that began at the end takes as long
-        await asyncio.sleep(REOPENED_S)
+        await asyncio.sleep(REOPEN_TIMEOUT_S)
 
 
 @asynccontextmanager
-async def _clock(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
-    side = scenery.sides[planned.side]
-    seconds = planned.rng.uniform(*(AHEAD_S if planned.kind is Kind.CLOCK_AHEAD else BEHIND_S))
-    async with side.serving:
-        side.clock.move(seconds)
+async def _clock_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
+    side = environment.namespaces[planned.side]
+    seconds = planned.rng.uniform(*(AHEAD_S if planned.kind is OutageKind.CLOCK_AHEAD else BEHIND_S))
+    async with side.server_lock:
+        side.clock.set_offset(seconds)
         yield f"by {abs(seconds) / 60:.0f} min"
-        side.clock.move(0)
+        side.clock.set_offset(0)
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _network(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
+async def _network_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
     """Fail the paths of all programs, or of some."""
-    side, rng = scenery.sides[planned.side], planned.rng
-    async with side.in_use:
-        names = sorted(side.paths)
+    side, rng = environment.namespaces[planned.side], planned.rng
+    async with side.network_lock:
+        names = sorted(side.relays)
         if rng.random() < 0.5:
             names = sorted(rng.sample(names, rng.randint(1, len(names) - 1)))
-        relays = [relay for name in names for relay in side.paths[name]]
-        fault = _fault(planned.kind, rng)
+        relays = [relay for name in names for relay in side.relays[name]]
+        fault = _make_network_fault(planned.kind, rng)
         for relay in relays:
             fault.begin(relay)
-        yield f"{fault.detail}{'all programs' if len(names) == len(side.paths) else ', '.join(names)}"
+        yield f"{fault.detail}{'all programs' if len(names) == len(side.relays) else ', '.join(names)}"
         for relay in relays:
-            await relay.mend()
+            await relay.restore()
 
 
-class _Fault(NamedTuple):
+class _NetworkFault(NamedTuple):
     begin: Callable[[Relay], None]
     detail: str = ""
 
 
-def _fault(kind: Kind, rng: Random) -> _Fault:
+def _make_network_fault(kind: OutageKind, rng: Random) -> _NetworkFault:
     """What happens to a network path."""
-    if kind is Kind.DELAYED:
+    if kind is OutageKind.DELAYED:
         delay_s = rng.uniform(*DELAY_S)
         directions = rng.choice([BOTH, *(frozenset({one}) for one in Direction)])
         ways = " and ".join(one.name.lower() for one in Direction if one in directions)
-        return _Fault(lambda relay: relay.slow_down(delay_s, directions), f"{ways} by {delay_s:.2f} s, ")
-    if kind is Kind.RESET:
+        return _NetworkFault(lambda relay: relay.delay(delay_s, directions), f"{ways} by {delay_s:.2f} s, ")
+    if kind is OutageKind.RESET:
         chance = rng.uniform(*RESET_CHANCE)
-        return _Fault(lambda relay: relay.reset_after_requests(rng, chance), f"chance {chance:.2f}, ")
-    return _FAULTS[kind]
+        return _NetworkFault(lambda relay: relay.reset_after_requests(rng, chance), f"chance {chance:.2f}, ")
+    return _NETWORK_FAULTS[kind]
 
 
-_FAULTS: Final = {
-    Kind.SILENT: _Fault(lambda relay: relay.fall_silent()),
-    Kind.CUT: _Fault(lambda relay: relay.cut()),
-    Kind.REFUSED: _Fault(lambda relay: relay.refuse()),
-    Kind.RESPONSES_LOST: _Fault(lambda relay: relay.drop(Direction.RESPONSES)),
-    Kind.REQUESTS_LOST: _Fault(lambda relay: relay.drop(Direction.REQUESTS)),
-    Kind.CLIENT_CLOSED: _Fault(lambda relay: relay.half_open(End.CLIENT)),
-    Kind.SERVER_CLOSED: _Fault(lambda relay: relay.half_open(End.SERVER)),
+_NETWORK_FAULTS: Final = {
+    OutageKind.SILENT: _NetworkFault(lambda relay: relay.drop_silently()),
+    OutageKind.CUT: _NetworkFault(lambda relay: relay.cut()),
+    OutageKind.REFUSED: _NetworkFault(lambda relay: relay.refuse()),
+    OutageKind.RESPONSES_LOST: _NetworkFault(lambda relay: relay.drop(Direction.RESPONSES)),
+    OutageKind.REQUESTS_LOST: _NetworkFault(lambda relay: relay.drop(Direction.REQUESTS)),
+    OutageKind.CLIENT_CLOSED: _NetworkFault(lambda relay: relay.half_open(Endpoint.CLIENT)),
+    OutageKind.SERVER_CLOSED: _NetworkFault(lambda relay: relay.half_open(Endpoint.SERVER)),
 }
 
 
@@ -154,101 +154,101 @@ _FAULTS: Final = {
 
 
 @asynccontextmanager
-async def _keys(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
+async def _key_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
     """Make the programs' key invalid; in the end the key file is restored from a copy, and reloaded."""
-    side, is_revoked = scenery.sides[planned.side], planned.rng.random() < 0.5
-    change = Order("revoke", APPLICATION_KEY) if is_revoked else Order("rotate", APPLICATION_KEY)
-    async with side.keys:
-        async with side.serving:
-            rules = await asyncio.to_thread(key_file.read, side.data / KEYS)
+    side, is_revoked = environment.namespaces[planned.side], planned.rng.random() < 0.5
+    change = KeyCommand("revoke", APPLICATION_KEY) if is_revoked else KeyCommand("rotate", APPLICATION_KEY)
+    async with side.key_lock:
+        async with side.server_lock:
+            rules = await asyncio.to_thread(key_file.read_rules, side.data / KEYS_FILE)
             for _ in range(1 if is_revoked else 2):  # the former secret of a rotated key is valid as its secondary
                 await change_keys(side.data, change)
         yield "revoked" if is_revoked else "rotated twice"
-        async with side.serving:
-            await asyncio.to_thread(key_file.write, side.data / KEYS, rules)
+        async with side.server_lock:
+            await asyncio.to_thread(key_file.write_rules, side.data / KEYS_FILE, rules)
             os.kill(side.server.pid, signal.SIGHUP)
 
 
 @asynccontextmanager
-async def _disabled(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
-    side, rng = scenery.sides[planned.side], planned.rng
+async def _disabled_entities(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
+    side, rng = environment.namespaces[planned.side], planned.rng
     paths = sorted([*QUEUES, *SUBSCRIPTIONS])
     chosen = rng.sample(paths, rng.randint(1, len(paths)))
     status = rng.choice(["Disabled", "SendDisabled"])
-    async with side.entities:
-        async with side.serving, side.manager() as manager:
+    async with side.entity_lock:
+        async with side.server_lock, side.manager() as manager:
             for path in chosen:
                 await set_status(manager, path, status)
         yield f"{status}: {', '.join(sorted(chosen))}"
-        async with side.serving, side.manager() as manager:
+        async with side.server_lock, side.manager() as manager:
             for path in chosen:
                 await set_status(manager, path, "Active")
 
 
 @asynccontextmanager
-async def _deleted(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
+async def _deleted_queue(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
     """Delete a queue while messages for it are parked. Its own messages are received first, and count as arrived."""
-    side = scenery.sides[planned.side]
-    async with side.entities:
-        async with side.in_use:
-            relays = [relay for paths in side.paths.values() for relay in paths]
+    side = environment.namespaces[planned.side]
+    async with side.entity_lock:
+        async with side.network_lock:
+            relays = [relay for paths in side.relays.values() for relay in paths]
             for relay in relays:
                 relay.cut()
             await asyncio.sleep(PARKING_S)
-            async with side.serving, side.manager() as manager, side.factory() as factory:
-                await set_status(manager, DELETED, "SendDisabled")
-                while (await manager.get_queue_runtime(DELETED)).active_count:
-                    found = await receive_all_of(factory, DELETED, NOTHING_COMES_S)
-                    scenery.early_arrivals += [replace(one, incarnation=scenery.deletions) for one in found]
-                await manager.delete_queue(DELETED)
-                scenery.deletions += 1
+            async with side.server_lock, side.manager() as manager, side.factory() as factory:
+                await set_status(manager, RECREATED_QUEUE, "SendDisabled")
+                while (await manager.get_queue_runtime(RECREATED_QUEUE)).active_count:
+                    found = await receive_destination(factory, RECREATED_QUEUE, IDLE_TIMEOUT_S)
+                    environment.early_arrivals += [replace(one, incarnation=environment.deletions) for one in found]
+                await manager.delete_queue(RECREATED_QUEUE)
+                environment.deletions += 1
             for relay in relays:
-                await relay.mend()
-        yield DELETED
-        async with side.serving, side.manager() as manager:
-            await make_queue(manager, DELETED, is_partitioned=scenery.is_partitioned)
+                await relay.restore()
+        yield RECREATED_QUEUE
+        async with side.server_lock, side.manager() as manager:
+            await create_queue(manager, RECREATED_QUEUE, is_partitioned=environment.is_partitioned)
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _program(planned: Planned, scenery: Scenery) -> AsyncIterator[str]:
+async def _program_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
     kind, rng = planned.kind, planned.rng
-    program = rng.choice(scenery.senders if kind in OF_SENDERS else scenery.syphons)
-    async with program.in_use:
-        if kind is Kind.SENDER_KILLED:
+    program = rng.choice(environment.senders if kind in SENDER_KINDS else environment.syphons)
+    async with program.lock:
+        if kind is OutageKind.SENDER_KILLED:
             await program.kill()
             yield program.name
             await program.start()
-        elif kind in (Kind.SENDER_FROZEN, Kind.SYPHON_FROZEN):
-            program.freeze()
+        elif kind in (OutageKind.SENDER_FROZEN, OutageKind.SYPHON_FROZEN):
+            program.pause()
             yield program.name
-            program.thaw()
+            program.resume()
         else:
             seconds = rng.choice([rng.uniform(*AHEAD_S), rng.uniform(-7200, -60)])
-            program.clock.move(seconds)
+            program.clock.set_offset(seconds)
             yield f"{program.name}, by {seconds / 60:+.0f} min"
-            program.clock.move(0)
+            program.clock.set_offset(0)
 
 
-Maker = Callable[["Planned", "Scenery"], "AbstractAsyncContextManager[str]"]
+OutageInjector = Callable[["PlannedOutage", "Environment"], "AbstractAsyncContextManager[str]"]
 
-_MAKERS: Final[dict[Kind, Maker]] = {
-    **dict.fromkeys(OF_NETWORKS, _network),
-    **dict.fromkeys(OF_STORES, _store),
-    **dict.fromkeys((*OF_SENDERS, *OF_SYPHONS), _program),
-    Kind.WORKER_KILLED: _worker,
-    Kind.KILLED: _process,
-    Kind.STOPPED: _process,
-    Kind.KEY_ROTATED: _keys,
-    Kind.DISABLED: _disabled,
-    Kind.DELETED: _deleted,
-    Kind.CLOCK_AHEAD: _clock,
-    Kind.CLOCK_BEHIND: _clock,
+_INJECTORS: Final[dict[OutageKind, OutageInjector]] = {
+    **dict.fromkeys(NETWORK_KINDS, _network_outage),
+    **dict.fromkeys(STORE_KINDS, _store_outage),
+    **dict.fromkeys((*SENDER_KINDS, *SYPHON_KINDS), _program_outage),
+    OutageKind.WORKER_KILLED: _worker_outage,
+    OutageKind.KILLED: _process_outage,
+    OutageKind.STOPPED: _process_outage,
+    OutageKind.KEY_ROTATED: _key_outage,
+    OutageKind.DISABLED: _disabled_entities,
+    OutageKind.DELETED: _deleted_queue,
+    OutageKind.CLOCK_AHEAD: _clock_outage,
+    OutageKind.CLOCK_BEHIND: _clock_outage,
 }
 
 
-def make(planned: Planned, scenery: Scenery) -> AbstractAsyncContextManager[str]:
+def inject_outage(planned: PlannedOutage, environment: Environment) -> AbstractAsyncContextManager[str]:
     """Make an outage that lasts as long as the block, which gets more about it."""
-    return _MAKERS[planned.kind](planned, scenery)
+    return _INJECTORS[planned.kind](planned, environment)

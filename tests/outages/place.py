@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from twinbus.client.pairing import Pairing
 
-NAME: Final = "contoso"
+PRIMARY_NAME: Final = "contoso"
 BACKLOG_QUEUES: Final = 3
-OPERATION_S: Final = 4.0
-PING_S: Final = 1.0
+OPERATION_TIMEOUT_S: Final = 4.0
+PING_INTERVAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProgramConfig:
     """A program's connection strings, each by way of a network path of its own."""
 
     primary: str
@@ -44,28 +44,28 @@ class Place:
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, file: Path) -> Place:
+    def read(cls, file: Path) -> ProgramConfig:
         return cls(**json.loads(file.read_text()))
 
 
 @contextlib.asynccontextmanager
-async def paired(place: Place, **options: bool) -> AsyncIterator[Pairing]:
+async def pair_namespaces(config: ProgramConfig, **options: bool) -> AsyncIterator[Pairing]:
     """A pair with such options, until the block ends. ServiceBusError while the secondary cannot be used."""
     async with (
-        MessagingFactory.from_connection_string(place.primary, operation_timeout=OPERATION_S) as primary,
-        MessagingFactory.from_connection_string(place.secondary, operation_timeout=OPERATION_S) as secondary,
-        NamespaceManager.from_connection_string(place.management, operation_timeout=OPERATION_S) as manager,
+        MessagingFactory.from_connection_string(config.primary, operation_timeout=OPERATION_TIMEOUT_S) as primary,
+        MessagingFactory.from_connection_string(config.secondary, operation_timeout=OPERATION_TIMEOUT_S) as secondary,
+        NamespaceManager.from_connection_string(config.management, operation_timeout=OPERATION_TIMEOUT_S) as manager,
     ):
         chosen = SendAvailabilityPairedNamespaceOptions(
             secondary_factory=secondary,
             secondary_namespace_manager=manager,
             failover_interval=0,
-            ping_primary_interval=PING_S,
+            ping_primary_interval=PING_INTERVAL_S,
             backlog_queue_count=BACKLOG_QUEUES,
             backlog_cool_down=2,
-            primary_namespace_name=NAME,
-            journal_dir=place.journals,
-            spool_dir=place.spool,
+            primary_namespace_name=PRIMARY_NAME,
+            journal_dir=config.journals,
+            spool_dir=config.spool,
             **options,  # type: ignore[arg-type]  # those that are bool
         )
         async with await primary.pair_namespace(chosen) as pairing:

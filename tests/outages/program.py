@@ -16,8 +16,8 @@ from typing import Final, Self
 from tests.faults.clock import MovableClock
 
 ROOT: Final = Path(__file__).parents[2]
-STOP_S: Final = 90.0
-LOOK_EVERY_S: Final = 0.02
+STOP_TIMEOUT_S: Final = 90.0
+POLL_INTERVAL_S: Final = 0.02
 LOG_LINES: Final = 12
 
 
@@ -25,7 +25,7 @@ class ProgramFailed(Exception):
     """It ended by itself, or did not end when it was told to; the end of its log says more."""
 
 
-class Program:
+class ProgramProcess:
     """One of them, in life after life."""
 
     def __init__(self, name: str, folder: Path, module: str, *words: str) -> None:
@@ -33,9 +33,9 @@ class Program:
         self.name = name
         self.log = folder / f"{name.replace(' ', '-')}.log"
         self.clock = MovableClock(self.log.with_suffix(".clock"))
-        self.in_use = asyncio.Lock()
+        self.lock = asyncio.Lock()
         """Held by whoever does something to the process."""
-        self._words = ("-m", module, *words)
+        self._command = ("-m", module, *words)
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -50,7 +50,7 @@ class Program:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *self._words,
+                *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -58,10 +58,10 @@ class Program:
                 env=self.clock.environment(),
             )
 
-    def check(self) -> None:
+    def check_running(self) -> None:
         """ProgramFailed if it is not running any more."""
         if self._process is not None and self._process.returncode is not None:
-            raise ProgramFailed(f"{self._words[1]} ended with {self._process.returncode}\n{self.log_tail()}")
+            raise ProgramFailed(f"{self._command[1]} ended with {self._process.returncode}\n{self.log_tail()}")
 
     async def kill(self) -> None:
         """SIGKILL: it has no time for anything."""
@@ -71,11 +71,11 @@ class Program:
                 process.kill()
             await process.wait()
 
-    def freeze(self) -> None:
+    def pause(self) -> None:
         """SIGSTOP: its connections stay, and nobody answers on them."""
         self._signal(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         """SIGCONT: it goes on where it was."""
         self._signal(signal.SIGCONT)
 
@@ -88,23 +88,25 @@ class Program:
         """SIGTERM: it finishes what it does."""
         assert self._process is not None, "it does not run"
         try:
-            async with asyncio.timeout(STOP_S):
-                while not _heeds_sigterm(self._process.pid):
-                    self.check()
-                    await asyncio.sleep(LOOK_EVERY_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                while not _handles_sigterm(self._process.pid):
+                    self.check_running()
+                    await asyncio.sleep(POLL_INTERVAL_S)
                 self._process.terminate()
                 status = await self._process.wait()
         except TimeoutError:
-            raise ProgramFailed(f"{self._words[1]} goes on {STOP_S:.0f} s after SIGTERM\n{self.log_tail()}") from None
+            raise ProgramFailed(
+                f"{self._command[1]} goes on {STOP_TIMEOUT_S:.0f} s after SIGTERM\n{self.log_tail()}"
+            ) from None
         self._process = None
         if status != 0:
-            raise ProgramFailed(f"{self._words[1]} ended with {status}\n{self.log_tail()}")
+            raise ProgramFailed(f"{self._command[1]} ended with {status}\n{self.log_tail()}")
 
     def log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
-def _heeds_sigterm(pid: int) -> bool:
+def _handles_sigterm(pid: int) -> bool:
     """Not while it starts: SIGTERM would be its end."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

@@ -9,28 +9,28 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tests.ledger.pair import PairLedger
-from tests.outages.kinds import Kind
+from tests.ledger.pair import PairDeliveryChecker
+from tests.outages.kinds import OutageKind
 from twinbus.client.pairing import EventKind
 
 if TYPE_CHECKING:
-    from tests.outages.ledger import Arrival, DeadLetter, Send, Span
+    from tests.outages.ledger import ArrivalRecord, DeadLetterRecord, SendRecord, TimeSpan
 
-WHOSE: Final = ("primary", "secondary", "sender", "syphon")
+TARGETS: Final = ("primary", "secondary", "sender", "syphon")
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class OutageRecord:
     """One that has happened."""
 
-    kind: Kind
-    whose: str
-    span: Span
+    kind: OutageKind
+    target: str
+    span: TimeSpan
     detail: str = ""
 
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""
-        return f"{self.whose}, {self.kind.value}{detail}, for {self.span.ended_s - self.span.began_s:.1f} s"
+        return f"{self.target}, {self.kind.value}{detail}, for {self.span.ended_s - self.span.began_s:.1f} s"
 
 
 @dataclass
@@ -38,14 +38,14 @@ class Report:
     """Of one campaign."""
 
     seed: int
-    outages: list[Outage] = field(default_factory=list)
+    outages: list[OutageRecord] = field(default_factory=list)
     syphon_kills: int = 0
-    sends: list[Send] = field(default_factory=list)
-    arrivals: list[Arrival] = field(default_factory=list)
-    dead_letters: list[DeadLetter] = field(default_factory=list)
+    sends: list[SendRecord] = field(default_factory=list)
+    arrivals: list[ArrivalRecord] = field(default_factory=list)
+    dead_letters: list[DeadLetterRecord] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     """Of the syphons."""
-    verdict: PairLedger = field(default_factory=PairLedger)
+    checker: PairDeliveryChecker = field(default_factory=PairDeliveryChecker)
     failures: list[str] = field(default_factory=list)
     """Processes that failed, and messages that stayed on the way."""
     drained_s: float = 0.0
@@ -54,30 +54,30 @@ class Report:
     @property
     def problems(self) -> list[str]:
         """All of them; of each kind the first few."""
-        return self.failures + self.verdict.problems
+        return self.failures + self.checker.problems
 
     @property
     def problem_count(self) -> int:
-        return len(self.failures) + self.verdict.counts.total()
+        return len(self.failures) + self.checker.problem_counts.total()
 
     @property
-    def sent(self) -> list[Send]:
+    def sent(self) -> list[SendRecord]:
         """Those that were reported sent."""
         return [send for send in self.sends if send.failure is None]
 
     @property
-    def parked(self) -> list[Send]:
+    def parked(self) -> list[SendRecord]:
         return [send for send in self.sent if send.backlog_queue is not None]
 
     def table(self) -> str:
         """A row for each kind of outage, with the sends that began in it."""
         rows = ["| outage of | | how many | seconds | sent in it | parked | spooled | failed | longest send |"]
         rows.append("|---|---|---|---|---|---|---|---|---|")
-        found = [self._row(whose, kind) for whose in WHOSE for kind in Kind]
+        found = [self._row(whose, kind) for whose in TARGETS for kind in OutageKind]
         return "\n".join(rows + [row for row in found if row is not None])
 
-    def _row(self, whose: str, kind: Kind) -> str | None:
-        spans = [outage.span for outage in self.outages if outage.kind is kind and outage.whose == whose]
+    def _row(self, target: str, kind: OutageKind) -> str | None:
+        spans = [outage.span for outage in self.outages if outage.kind is kind and outage.target == target]
         if not spans:
             return None
         inside = [send for send in self.sends if any(span.began_s <= send.began_s < span.ended_s for span in spans)]
@@ -87,41 +87,45 @@ class Report:
         spooled = sum(send.is_spooled for send in inside)
         longest_s = max((send.ended_s - send.began_s for send in inside), default=0.0)
         return (
-            f"| {whose} | {kind.value} | {len(spans)} | {took_s:.0f} | {sent:,} | {parked:,} | {spooled:,}"
+            f"| {target} | {kind.value} | {len(spans)} | {took_s:.0f} | {sent:,} | {parked:,} | {spooled:,}"
             f" | {len(inside) - sent:,} | {longest_s:.2f} s |"
         )
 
-    def figures(self) -> str:
+    def statistics(self) -> str:
         """What became of the messages, a line each."""
-        verdict, failures = self.verdict, Counter(send.failure for send in self.sends if send.failure is not None)
+        verdict, failures = self.checker, Counter(send.failure for send in self.sends if send.failure is not None)
         lines = {
             "reported sent": f"{len(self.sent):,}",
-            "failed": _told(failures),
+            "failed": _format_counts(failures),
             "parked": f"{len(self.parked):,}",
             "spooled": f"{sum(send.is_spooled for send in self.sends):,}",
             "deferred by a syphon": f"{self.events[EventKind.DEFERRED.value]:,}",
             "moved by a syphon": f"{self.events[EventKind.MOVED.value]:,}",
-            "dead-lettered": f"{len(self.dead_letters):,} ({verdict.counts['dead-lettered']:,} without a fault)",
+            "dead-lettered": (
+                f"{len(self.dead_letters):,} ({verdict.problem_counts['dead-lettered']:,} without a fault)"
+            ),
             "arrived": f"{len(self.arrivals):,}",
-            "marked as possible duplicates": f"{verdict.marked:,} ({verdict.marked_alone:,} are the only copy)",
-            "extra copies": _told(verdict.duplicates),
-            "order compared of": f"{verdict.ordered:,}",
+            "marked as possible duplicates": (
+                f"{verdict.marked_count:,} ({verdict.marked_single_count:,} are the only copy)"
+            ),
+            "extra copies": _format_counts(verdict.duplicates),
+            "order compared of": f"{verdict.order_checks:,}",
             "drained after the last send": f"{self.drained_s:.1f} s",
         }
         width = max(map(len, lines))
         return "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
 
     def summary(self) -> str:
-        told = f" ({_told(self.verdict.counts)})" if self.verdict.counts else ""
+        told = f" ({_format_counts(self.checker.problem_counts)})" if self.checker.problem_counts else ""
         return (
             f"seed {self.seed}: {len(self.outages)} outages and {self.syphon_kills} kills of a syphon in"
             f" {self.seconds:.0f} s; {self.problem_count:,} problems{told}"
         )
 
     def __str__(self) -> str:
-        return "\n".join([*self.problems, self.table(), self.figures(), self.summary()])
+        return "\n".join([*self.problems, self.table(), self.statistics(), self.summary()])
 
 
-def _told(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     """Counts, the largest first."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.most_common() if count) or "none"

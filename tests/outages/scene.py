@@ -23,22 +23,22 @@ SENDERS: Final = ("a", "b")
 """Programs that send."""
 SUBSCRIPTIONS: Final = {"news": ("one", "other"), "trips": ("riders",)}
 """Of each topic. All other entities are queues."""
-ONCE: Final = frozenset({"payments"})
+DUPLICATE_DETECTING: Final = frozenset({"payments"})
 """Entities that detect duplicates: each message arrives once, whatever happens."""
 SESSIONS: Final = {"baskets": 3, "trips": 2}
 """Sessions of each program, by entity."""
-PLAIN: Final = ("orders", "payments", "news")
-DELETED: Final = "drafts"
+WITHOUT_SESSIONS: Final = ("orders", "payments", "news")
+RECREATED_QUEUE: Final = "drafts"
 """A queue that is deleted and created again. Only the first program, which has no spool, sends to it."""
 BATCH_MAX: Final = 6
-PAST: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+PAST_TIME: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 WINDOW_MS: Final = 86_400_000
 """Longer than any clock is moved: a duplicate of an hour ago is still known when the clock is two hours ahead."""
 QUEUES: Final = {
     "orders": QueueDescription(),
     "payments": QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=WINDOW_MS),
     "baskets": QueueDescription(requires_session=True),
-    DELETED: QueueDescription(),
+    RECREATED_QUEUE: QueueDescription(),
 }
 _FIELDS: Final = (
     "message_id",
@@ -76,7 +76,7 @@ class Stream:
         return self.path in SUBSCRIPTIONS
 
     @property
-    def arrives_at(self) -> list[str]:
+    def destinations(self) -> list[str]:
         """Where each of its messages has to be in the end."""
         if self.has_fault:
             return []
@@ -86,13 +86,13 @@ class Stream:
 
 def streams_of(sender: str) -> list[Stream]:
     """What one program sends."""
-    found = [Stream(f"{path}-{sender}", path) for path in PLAIN]
+    found = [Stream(f"{path}-{sender}", path) for path in WITHOUT_SESSIONS]
     numbered = [(path, f"{path}-{sender}{number}") for path, count in SESSIONS.items() for number in range(count)]
     found += [Stream(name, path, name) for path, name in numbered]
     found.append(Stream(f"batches-{sender}", "orders", pause_s=0.2, batch_max=BATCH_MAX))
     found.append(Stream(f"reminders-{sender}", "orders", pause_s=0.2, is_scheduled=True))
     if sender == SENDERS[0]:
-        found.append(Stream(f"{DELETED}-{sender}", DELETED))
+        found.append(Stream(f"{RECREATED_QUEUE}-{sender}", RECREATED_QUEUE))
         found.append(Stream(f"strays-{sender}", "baskets", pause_s=0.5, has_fault=True))  # they have no session
     return found
 
@@ -100,7 +100,7 @@ def streams_of(sender: str) -> list[Stream]:
 STREAMS: Final = {stream.name: stream for sender in SENDERS for stream in streams_of(sender)}
 
 
-def message_of(stream: Stream, number: int) -> BrokeredMessage:
+def make_message(stream: Stream, number: int) -> BrokeredMessage:
     """One message of a stream, with everything that a message can have."""
     name = f"{stream.name}/{number}"
     rng = random.Random(name)
@@ -139,17 +139,17 @@ def differences(expected: BrokeredMessage, found: BrokeredMessage) -> list[str]:
     return [f"{field} is {after!r:.60}, was {before!r:.60}" for field, before, after in pairs if before != after]
 
 
-async def make_entities(manager: NamespaceManager, *, are_partitioned: bool) -> None:
+async def create_entities(manager: NamespaceManager, *, are_partitioned: bool) -> None:
     """Create everything that is sent to."""
     for path in QUEUES:
-        await make_queue(manager, path, is_partitioned=are_partitioned)
+        await create_queue(manager, path, is_partitioned=are_partitioned)
     for topic, names in SUBSCRIPTIONS.items():
         await manager.create_topic(topic, TopicDescription(enable_partitioning=are_partitioned))
         for name in names:
             await manager.create_subscription(topic, name, SubscriptionDescription(requires_session=topic in SESSIONS))
 
 
-async def make_queue(manager: NamespaceManager, path: str, *, is_partitioned: bool) -> None:
+async def create_queue(manager: NamespaceManager, path: str, *, is_partitioned: bool) -> None:
     """Create one of the queues."""
     await manager.create_queue(path, dataclasses.replace(QUEUES[path], enable_partitioning=is_partitioned))
 

@@ -10,32 +10,32 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tests.faults.clock import MovableClock
-from tests.faults.shim import Shim
-from tests.outages.place import OPERATION_S, Place
-from tests.outages.program import Program
-from tests.outages.scene import SENDERS, make_entities
+from tests.faults.shim import DiskShim
+from tests.outages.place import OPERATION_TIMEOUT_S, ProgramConfig
+from tests.outages.program import ProgramProcess
+from tests.outages.scene import SENDERS, create_entities
 from tests.relay import Relay
-from tests.served import Served
-from tests.workers.crew import Crew
+from tests.served import ServerProcess
+from tests.workers.crew import MultiProcessServer
 from twinbus.client import MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.server import key_socket
-from twinbus.server.data_directory import KEY_SOCKET
-from twinbus.server.key_file import Order
+from twinbus.server.data_directory import KEY_SOCKET_FILE
+from twinbus.server.key_file import KeyCommand
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
     from tests.outages.kinds import Plan
-    from tests.outages.ledger import Arrival
-    from twinbus.server.key_socket import Answer
+    from tests.outages.ledger import ArrivalRecord
+    from twinbus.server.key_socket import KeyCommandReply
 
 SYPHONS: Final = 2
 STORES: Final = 4
 APPLICATION_KEY: Final = "application"
-START_S: Final = 60.0
-LOOK_EVERY_S: Final = 0.05
+START_TIMEOUT_S: Final = 60.0
+POLL_INTERVAL_S: Final = 0.05
 STORE_TIMEOUT_S: Final = 1.0
 """A store that does not answer is known to be down before a send is given up."""
 SENDER_NAMES: Final = tuple(f"sender {name}" for name in SENDERS)
@@ -43,26 +43,26 @@ SYPHON_NAMES: Final = tuple(f"syphon {number}" for number in range(SYPHONS))
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class NamespaceProcess:
     """A namespace, the network paths to it, and the disk behind it, where that can fail."""
 
     name: str
-    server: Served
+    server: ServerProcess
     data: Path
     clock: MovableClock
     secret: str
     """Of the key that the programs use."""
-    shim: Shim | None = None
-    paths: dict[str, list[Relay]] = field(default_factory=dict)
+    shim: DiskShim | None = None
+    relays: dict[str, list[Relay]] = field(default_factory=dict)
     """By program: the first one leads to AMQP, the second one, if there is one, to management."""
-    serving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    server_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever needs the server, and by whoever takes it down."""
-    in_use: asyncio.Lock = field(default_factory=asyncio.Lock)
+    network_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """... of the network paths."""
-    keys: asyncio.Lock = field(default_factory=asyncio.Lock)
-    entities: asyncio.Lock = field(default_factory=asyncio.Lock)
+    key_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    entity_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def string(self, port: int, key_name: str = APPLICATION_KEY, secret: str | None = None) -> str:
+    def connection_string(self, port: int, key_name: str = APPLICATION_KEY, secret: str | None = None) -> str:
         """A connection string for the programs' key, and a port of the server or of a relay."""
         return (
             f"Endpoint=sb://{self.server.host}:{port};SharedAccessKeyName={key_name}"
@@ -71,110 +71,116 @@ class Side:
 
     def manager(self) -> NamespaceManager:
         """For the campaign itself: with a key that is never rotated, past the network paths."""
-        return NamespaceManager.from_connection_string(string_of(self, self.server.http_port))
+        return NamespaceManager.from_connection_string(connection_string_of(self, self.server.http_port))
 
     def factory(self) -> MessagingFactory:
         """The same for messages."""
         return MessagingFactory.from_connection_string(
-            string_of(self, self.server.amqp_port), operation_timeout=10 * OPERATION_S
+            connection_string_of(self, self.server.amqp_port), operation_timeout=10 * OPERATION_TIMEOUT_S
         )
 
 
-def string_of(side: Side, port: int) -> str:
+def connection_string_of(namespace: NamespaceProcess, port: int) -> str:
     """A connection string for the root key."""
-    return side.string(port, side.server.key_name, side.server.key)
+    return namespace.connection_string(port, namespace.server.key_name, namespace.server.key)
 
 
 @dataclass
-class Scenery:
+class Environment:
     """Everything."""
 
     folder: Path
     is_partitioned: bool = False
-    sides: list[Side] = field(default_factory=list)
-    senders: list[Program] = field(default_factory=list)
-    syphons: list[Program] = field(default_factory=list)
+    namespaces: list[NamespaceProcess] = field(default_factory=list)
+    senders: list[ProgramProcess] = field(default_factory=list)
+    syphons: list[ProgramProcess] = field(default_factory=list)
     syphon_kills: int = 0
-    early_arrivals: list[Arrival] = field(default_factory=list)
+    early_arrivals: list[ArrivalRecord] = field(default_factory=list)
     """Messages that were received before the end, from a queue that was deleted then."""
     deletions: int = 0
     """How often that queue was deleted."""
 
-    def ledgers(self) -> list[Path]:
+    def send_logs(self) -> list[Path]:
         return [self.folder / f"sends-{name}.json" for name in SENDERS]
 
-    def spools(self) -> Path:
+    def spool_folder(self) -> Path:
         return self.folder / "spools"
 
 
-async def prepare(plan: Plan, scenery: Scenery, stack: AsyncExitStack) -> None:
+async def start_environment(plan: Plan, environment: Environment, stack: AsyncExitStack) -> None:
     """Start both namespaces, make the entities, and start all programs; return when all streams send."""
-    scenery.sides += [
-        await _side("primary", scenery.folder / "contoso", stack, plan.workers, can_disk_fail=plan.partitioned),
-        await _side("secondary", scenery.folder / "contoso-backup", stack, plan.workers),
+    environment.namespaces += [
+        await _start_namespace(
+            "primary", environment.folder / "contoso", stack, plan.workers, can_disk_fail=plan.partitioned
+        ),
+        await _start_namespace("secondary", environment.folder / "contoso-backup", stack, plan.workers),
     ]
-    async with scenery.sides[0].manager() as manager:
-        await make_entities(manager, are_partitioned=plan.partitioned)
-    for name, sender, ledger in zip(SENDER_NAMES, SENDERS, scenery.ledgers(), strict=True):
-        spool = None if sender == SENDERS[0] else scenery.spools() / sender
-        place = await _place(name, plan, scenery, stack, spool)
-        program = Program(name, scenery.folder, "tests.outages.sending", str(place), sender, str(ledger))
-        scenery.senders.append(await stack.enter_async_context(program))
+    async with environment.namespaces[0].manager() as manager:
+        await create_entities(manager, are_partitioned=plan.partitioned)
+    for name, sender, ledger in zip(SENDER_NAMES, SENDERS, environment.send_logs(), strict=True):
+        spool = None if sender == SENDERS[0] else environment.spool_folder() / sender
+        place = await _write_program_config(name, plan, environment, stack, spool)
+        program = ProgramProcess(name, environment.folder, "tests.outages.sending", str(place), sender, str(ledger))
+        environment.senders.append(await stack.enter_async_context(program))
     for name in SYPHON_NAMES:
-        place = await _place(name, plan, scenery, stack, None)
-        program = Program(name, scenery.folder, "tests.outages.syphoning", str(place))
-        scenery.syphons.append(await stack.enter_async_context(program))
-    async with asyncio.timeout(START_S):
-        ledgers = scenery.ledgers()
+        place = await _write_program_config(name, plan, environment, stack, None)
+        program = ProgramProcess(name, environment.folder, "tests.outages.syphoning", str(place))
+        environment.syphons.append(await stack.enter_async_context(program))
+    async with asyncio.timeout(START_TIMEOUT_S):
+        ledgers = environment.send_logs()
         while not all(ledger.exists() and ledger.stat().st_size for ledger in ledgers):
-            for program in scenery.senders:
-                program.check()
-            await asyncio.sleep(LOOK_EVERY_S)
+            for program in environment.senders:
+                program.check_running()
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def _side(name: str, folder: Path, stack: AsyncExitStack, workers: int, *, can_disk_fail: bool = False) -> Side:
+async def _start_namespace(
+    name: str, folder: Path, stack: AsyncExitStack, workers: int, *, can_disk_fail: bool = False
+) -> NamespaceProcess:
     folder.mkdir()  # noqa: ASYNC240  # the loop has nothing else to do yet
     data = folder / "data"
-    shim = stack.enter_context(Shim(data, folder, traces=False)) if can_disk_fail else None
+    shim = stack.enter_context(DiskShim(data, folder, has_trace=False)) if can_disk_fail else None
     clock = MovableClock(folder / "clock")
     environment = clock.environment(None if shim is None else shim.environment())
     options = (f"--stores={STORES}", f"--store-timeout={STORE_TIMEOUT_S}")
     server = (
-        Served(folder, name=folder.name, options=options, environment=environment)
+        ServerProcess(folder, name=folder.name, options=options, environment=environment)
         if workers == 1
-        else Crew(folder, *options, f"--workers={workers}", name=folder.name, environment=environment)
+        else MultiProcessServer(folder, *options, f"--workers={workers}", name=folder.name, environment=environment)
     )
     await asyncio.to_thread(server.start)
-    order = Order("add", APPLICATION_KEY, ("Manage", "Send", "Listen"), show=True)
+    order = KeyCommand("add", APPLICATION_KEY, ("Manage", "Send", "Listen"), show=True)
     answer = await change_keys(data, order)
     secret = next(key.primary for key in answer.keys if key.name == APPLICATION_KEY)
     assert secret is not None
-    return Side(name, server, data, clock, secret, shim)
+    return NamespaceProcess(name, server, data, clock, secret, shim)
 
 
-async def change_keys(data: Path, order: Order) -> Answer:
+async def change_keys(data: Path, order: KeyCommand) -> KeyCommandReply:
     """Give an order to a running server, as `twinbus key` does. Its socket comes a moment after its ready file."""
-    async with asyncio.timeout(START_S):
+    async with asyncio.timeout(START_TIMEOUT_S):
         while True:
-            answer = await asyncio.to_thread(key_socket.ask, data / KEY_SOCKET, order)
+            answer = await asyncio.to_thread(key_socket.send_command, data / KEY_SOCKET_FILE, order)
             if answer is not None:
                 return answer
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
-async def _place(name: str, plan: Plan, scenery: Scenery, stack: AsyncExitStack, spool: Path | None) -> Path:
+async def _write_program_config(
+    name: str, plan: Plan, environment: Environment, stack: AsyncExitStack, spool: Path | None
+) -> Path:
     """Lay a network path from a program to each namespace, and write down where they begin."""
-    primary, secondary = scenery.sides
+    primary, secondary = environment.namespaces
     for side, ports in (
         (primary, [primary.server.amqp_port]),
         (secondary, [secondary.server.amqp_port, secondary.server.http_port]),
     ):
-        side.paths[name] = [await stack.enter_async_context(Relay(side.server.host, port)) for port in ports]
-    file = scenery.folder / f"{name.replace(' ', '-')}.json"
-    Place(
-        primary.string(primary.paths[name][0].port),
-        secondary.string(secondary.paths[name][0].port),
-        secondary.string(secondary.paths[name][1].port),
+        side.relays[name] = [await stack.enter_async_context(Relay(side.server.host, port)) for port in ports]
+    file = environment.folder / f"{name.replace(' ', '-')}.json"
+    ProgramConfig(
+        primary.connection_string(primary.relays[name][0].port),
+        secondary.connection_string(secondary.relays[name][0].port),
+        secondary.connection_string(secondary.relays[name][1].port),
         None if plan.journals is None else str(plan.journals),
         None if spool is None else str(spool),
     ).write(file)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from tests.outages.place import Place, paired
+from tests.outages.place import ProgramConfig, pair_namespaces
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 
     from twinbus.client.pairing import PairingEvent
 
-PAUSE_S: Final = 0.3
+RETRY_PAUSE_S: Final = 0.3
 log: Final = logging.getLogger("syphon")
 _EVENT: Final = re.compile(r"^\S+ \S+ INFO syphon: ([a-z -]+):", re.MULTILINE)
 
 
-def write_down(event: PairingEvent) -> None:
+def log_event(event: PairingEvent) -> None:
     """Write down what became of a message: where one is missing, the log tells the way it went."""
     about = (event.backlog_queue, event.sequence_number, event.message_id, event.reason)
     log.info("%s: %s", event.kind.value, " ".join(str(one) for one in about if one is not None))
 
 
-def events_in(logs: Iterable[Path]) -> Counter[str]:
+def count_events(logs: Iterable[Path]) -> Counter[str]:
     """Count the events in the logs of syphons, by kind."""
     return Counter(kind for file in logs for kind in _EVENT.findall(file.read_text(errors="replace")))
 
 
-async def main(place: Place) -> None:
+async def main(config: ProgramConfig) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     while not stopping.is_set():
         async with AsyncExitStack() as stack:
             try:
-                pairing = await stack.enter_async_context(paired(place, enable_syphon=True))
+                pairing = await stack.enter_async_context(pair_namespaces(config, enable_syphon=True))
             except ServiceBusError as error:
                 log.warning("not paired yet: %s", error)
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(RETRY_PAUSE_S)
                 continue
-            pairing.on_event(write_down)
+            pairing.on_event(log_event)
             await stopping.wait()
 
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    uvloop.run(main(Place.read(Path(sys.argv[1]))))
+    uvloop.run(main(ProgramConfig.read(Path(sys.argv[1]))))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.relay import Direction, End, Relay
+from tests.relay import Direction, Endpoint, Relay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 HOST = "127.0.0.1"
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 NOTHING_S = 0.15
 
 
@@ -46,7 +46,7 @@ class Echo:
             writer.close()
 
     async def until_has(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while len(self.lines) < count:
                 await self.heard.wait()
                 self.heard.clear()
@@ -61,7 +61,7 @@ class Client:
 
     async def ask(self, line: bytes = b"ask\n") -> bytes:
         self.writer.write(line)
-        return await asyncio.wait_for(self.reader.readline(), PATIENCE_S)
+        return await asyncio.wait_for(self.reader.readline(), TIMEOUT_S)
 
     async def hears_nothing(self) -> bool:
         try:
@@ -99,7 +99,7 @@ async def made() -> AsyncIterator[Network]:
                 client.writer.close()
             server.close()
     for ended in echo.ended:
-        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+        await asyncio.wait_for(ended.wait(), TIMEOUT_S)
 
 
 async def test_with_responses_dropped_the_server_works_and_its_client_hears_nothing() -> None:
@@ -110,7 +110,7 @@ async def test_with_responses_dropped_the_server_works_and_its_client_hears_noth
         client.writer.write(b"ask\n")
         await echo.until_has(2)
         assert await client.hears_nothing()
-        await relay.mend()
+        await relay.restore()
         with pytest.raises(ConnectionResetError):  # never a stream with a hole in it
             await client.ask()
         assert await (await network.connect()).ask() == b"ask\n"
@@ -127,15 +127,15 @@ async def test_with_requests_dropped_the_server_hears_nothing_and_is_not_told() 
         await asyncio.sleep(NOTHING_S)
         assert len(echo.lines) == 2
         assert not echo.ended[0].is_set()
-        await relay.mend()
-        await asyncio.wait_for(echo.ended[0].wait(), PATIENCE_S)
+        await relay.restore()
+        await asyncio.wait_for(echo.ended[0].wait(), TIMEOUT_S)
         assert await idle.ask() == b"ask\n"  # nothing of it was dropped
 
 
 async def test_a_delay_holds_for_its_direction() -> None:
     async with made() as network:
         client, loop = await network.connect(), asyncio.get_running_loop()
-        network.relay.slow_down(2 * NOTHING_S, frozenset({Direction.RESPONSES}))
+        network.relay.delay(2 * NOTHING_S, frozenset({Direction.RESPONSES}))
         assert await client.ask() == b"ask\n"
         assert round(loop.time() - network.echo.heard_at_s, 3) >= 2 * NOTHING_S  # the loop's clock has milliseconds
 
@@ -144,12 +144,12 @@ async def test_a_half_open_connection_is_closed_to_one_end_and_the_other_learns_
     async with made() as network:
         echo, relay = network.echo, network.relay
         client = await network.connect()
-        relay.half_open(End.SERVER)
-        await asyncio.wait_for(echo.ended[0].wait(), PATIENCE_S)
+        relay.half_open(Endpoint.SERVER)
+        await asyncio.wait_for(echo.ended[0].wait(), TIMEOUT_S)
         client.writer.write(b"ask\n")
         assert await client.hears_nothing()
         assert await (await network.connect()).ask() == b"ask\n"
-        await relay.mend()
+        await relay.restore()
         assert await client.hears_nothing()
         with pytest.raises(ConnectionResetError):
             await client.ask()
@@ -159,10 +159,10 @@ async def test_a_half_open_connection_may_stay_open_at_the_server() -> None:
     async with made() as network:
         echo, relay = network.echo, network.relay
         client = await network.connect()
-        relay.half_open(End.CLIENT)
+        relay.half_open(Endpoint.CLIENT)
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(client.reader.read(), PATIENCE_S)
-        await relay.mend()
+            await asyncio.wait_for(client.reader.read(), TIMEOUT_S)
+        await relay.restore()
         await asyncio.sleep(NOTHING_S)
         assert not echo.ended[0].is_set()
 
@@ -177,8 +177,8 @@ async def test_a_connection_is_reset_right_after_a_request_that_the_server_gets(
             relay.reset_after_requests(rng, 1.0)
             with pytest.raises(ConnectionResetError):
                 await client.ask()
-            await relay.mend()
-            await asyncio.wait_for(echo.ended[-1].wait(), PATIENCE_S)
+            await relay.restore()
+            await asyncio.wait_for(echo.ended[-1].wait(), TIMEOUT_S)
             heard += len(echo.lines) - before
         assert heard > 2  # some were reset before the server read them
 
@@ -191,5 +191,5 @@ async def test_with_connections_refused_those_that_are_open_work() -> None:
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(relay.host, relay.port)
         assert await client.ask() == b"ask\n"
-        await relay.mend()
+        await relay.restore()
         assert await (await network.connect()).ask() == b"ask\n"

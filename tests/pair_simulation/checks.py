@@ -15,61 +15,67 @@ from typing import TYPE_CHECKING
 from tests.pair_simulation.letters import Outcome
 
 if TYPE_CHECKING:
-    from tests.pair_simulation.letters import Copy, Letter
-    from tests.pair_simulation.world import World
+    from tests.pair_simulation.letters import FoundCopy, SimulatedMessage
+    from tests.pair_simulation.world import PairSimulation
 
 
-def check(world: World) -> None:
+def check_all(simulation: PairSimulation) -> None:
     """Find all problems in what is there in the end."""
-    ledger = world.ledger
-    for letter in ledger.letters.values():
-        letter.record.may_be_missing = letter.is_doomed or _is_to_come(world, letter)
+    ledger = simulation.checker
+    for letter in ledger.messages_sent.values():
+        letter.record.may_be_missing = letter.may_be_deleted or _is_pending(simulation, letter)
         if letter.outcome is Outcome.PENDING:
-            world.problem("STUCK", f"the send of {letter} has not ended")
-    for copies in ledger.places.values():
+            simulation.add_problem("STUCK", f"the send of {letter} has not ended")
+    for copies in ledger.found_copies.values():
         for copy in copies:
-            _find(world, copy)
-    for problem in ledger.close():
+            _find(simulation, copy)
+    for problem in ledger.finish():
         kind, _, text = problem.partition(": ")
-        world.problem(kind.upper(), text)
-    ledger.paths["extra copies"] += ledger.duplicates.total()
-    ledger.paths["marks on the only copy"] += ledger.marked_alone
-    ledger.paths["order compared"] += ledger.ordered
+        simulation.add_problem(kind.upper(), text)
+    ledger.path_counts["extra copies"] += ledger.duplicates.total()
+    ledger.path_counts["marks on the only copy"] += ledger.marked_single_count
+    ledger.path_counts["order compared"] += ledger.order_checks
 
 
-def _find(world: World, copy: Copy) -> None:
-    ledger, letter = world.ledger, world.ledger.letters.get(copy.id)
-    ledger.paths["arrived from a backlog queue"] += copy.parked_at_ms is not None
-    if copy.where == "parked":
-        ledger.find_parked(copy.id, copy.home, is_marked=copy.is_marked)
-    elif copy.where in ("backlog", "refused"):
-        ledger.paths["dead-lettered or put aside"] += 1
-        is_excused = copy.where == "backlog" and letter is not None and _has_expired(world, letter, copy)
-        ledger.find_dead(copy.id, copy.home, copy.reason, is_marked=copy.is_marked, is_excused=is_excused)
+def _find(simulation: PairSimulation, copy: FoundCopy) -> None:
+    ledger, letter = simulation.checker, simulation.checker.messages_sent.get(copy.id)
+    ledger.path_counts["arrived from a backlog queue"] += copy.parked_at_ms is not None
+    if copy.found_in == "parked":
+        ledger.found_parked(copy.id, copy.entity, is_marked_duplicate=copy.is_marked_duplicate)
+    elif copy.found_in in ("backlog", "refused"):
+        ledger.path_counts["dead-lettered or put aside"] += 1
+        is_excused = copy.found_in == "backlog" and letter is not None and _has_expired(simulation, letter, copy)
+        ledger.found_dead_lettered(
+            copy.id,
+            copy.entity,
+            copy.reason,
+            is_marked_duplicate=copy.is_marked_duplicate,
+            is_expired_excused=is_excused,
+        )
     else:
         incarnation, sequence_number = copy.order
-        ledger.find(
+        ledger.found_at_destination(
             copy.id,
-            copy.home,
+            copy.entity,
             sequence_number,
-            is_marked=copy.is_marked,
+            is_marked_duplicate=copy.is_marked_duplicate,
             parked_at_ms=copy.parked_at_ms,
             incarnation=incarnation,
-            is_expired=copy.where == "expired",
+            is_expired=copy.found_in == "expired",
             differences=copy.changes,
         )
 
 
-def _is_to_come(world: World, letter: Letter) -> bool:
+def _is_pending(simulation: PairSimulation, message: SimulatedMessage) -> bool:
     """A topic holds it, for its subscription to get it later: it was scheduled by a clock that was far ahead."""
-    plan = next(plan for plan in world.settings.entities if plan.path == letter.path)
-    return plan.is_topic and letter.due_ms is not None and letter.due_ms > world.primary.clock.wall_ms()
+    plan = next(plan for plan in simulation.settings.entities if plan.path == message.path)
+    return plan.is_topic and message.due_ms is not None and message.due_ms > simulation.primary.clock.wall_ms()
 
 
-def _has_expired(world: World, letter: Letter, copy: Copy) -> bool:
+def _has_expired(simulation: PairSimulation, message: SimulatedMessage, copy: FoundCopy) -> bool:
     """Whether its time can have been over while it was parked, by the one clock that counts: the secondary's."""
-    if letter.ttl_s is None or not world.settings.deducts or not copy.reason.startswith("TTLExpired"):
+    if message.ttl_s is None or not simulation.settings.deducts_parked_time or not copy.reason.startswith("TTLExpired"):
         return False
     # No sender knows when a backlog queue stored a message that it did not confirm.
-    parked_ms = letter.parked_at_ms or letter.begun_ms
-    return max(letter.due_ms or 0, parked_ms) + 1000 * letter.ttl_s <= world.latest_secondary_ms
+    parked_ms = message.parked_at_ms or message.send_began_ms
+    return max(message.due_ms or 0, parked_ms) + 1000 * message.ttl_s <= simulation.latest_secondary_ms

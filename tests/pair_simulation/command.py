@@ -20,7 +20,7 @@ PROGRESS_EVERY_S: Final = 10.0
 PROBLEMS_SHOWN: Final = 3
 
 
-def say(line: str = "") -> None:
+def print_line(line: str = "") -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.replay is not None:
         return _replay(options.replay)
-    return _campaign(options)
+    return _run_seeds(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,14 +47,14 @@ def _parser() -> argparse.ArgumentParser:
 def _replay(seed: int) -> int:
     result = run(seed, is_tracing=True)
     for line in result.log:
-        say(line)
-    say(f"seed {seed}: {result.outages} outages, log {result.digest}, {len(result.problems)} problems")
+        print_line(line)
+    print_line(f"seed {seed}: {result.outages} outages, log {result.digest}, {len(result.problems)} problems")
     for kind, text in result.problems:
-        say(f"{kind}: {text}")
+        print_line(f"{kind}: {text}")
     return 1 if result.problems else 0
 
 
-def _campaign(options: argparse.Namespace) -> int:
+def _run_seeds(options: argparse.Namespace) -> int:
     started = reported = time.monotonic()
     total, runs, failed = Result(options.seed), 0, []
     kinds: Counter[str] = Counter()
@@ -66,12 +66,14 @@ def _campaign(options: argparse.Namespace) -> int:
         total.virtual_s += result.virtual_s
         if result.problems:
             failed.append(result.seed)
-            _tell_problems(result, kinds)
+            _print_problems(result, kinds)
         now = time.monotonic()
         if now - reported >= PROGRESS_EVERY_S:
             reported = now
             rate = f"{total.outages / (now - started):,.0f}/s"
-            say(f"{now - started:,.0f} s: {total.outages:,} outages in {runs:,} runs, {rate}, {len(failed)} failed")
+            print_line(
+                f"{now - started:,.0f} s: {total.outages:,} outages in {runs:,} runs, {rate}, {len(failed)} failed"
+            )
         if total.outages >= options.outages:
             break  # runs under way in other processes are discarded
     _summarise(total, runs, failed, kinds, time.monotonic() - started)
@@ -81,43 +83,43 @@ def _campaign(options: argparse.Namespace) -> int:
 def _results(seed: int, processes: int) -> Iterator[Result]:
     seeds = itertools.count(seed)
     if processes == 1:
-        yield from map(_quiet_run, seeds)
+        yield from map(_run_without_log, seeds)
         return
     with multiprocessing.Pool(processes) as pool:
-        yield from pool.imap(_quiet_run, seeds)
+        yield from pool.imap(_run_without_log, seeds)
 
 
-def _quiet_run(seed: int) -> Result:
+def _run_without_log(seed: int) -> Result:
     """A run without its log, which nobody prints."""
     result = run(seed)
     result.log = []
     return result
 
 
-def _tell_problems(result: Result, kinds: Counter[str]) -> None:
+def _print_problems(result: Result, kinds: Counter[str]) -> None:
     found = Counter(kind for kind, _ in result.problems)
     kinds.update(found)
-    say(f"FOUND by seed {result.seed}: {', '.join(f'{count} {kind}' for kind, count in found.items())}")
+    print_line(f"FOUND by seed {result.seed}: {', '.join(f'{count} {kind}' for kind, count in found.items())}")
     shown: Counter[str] = Counter()
     for kind, text in result.problems:
         if shown.total() < PROBLEMS_SHOWN and not shown[kind]:
             shown[kind] += 1
-            say(f"  {kind}: {text}")
-    say(f"  once more: {PROG} --replay {result.seed}")
+            print_line(f"  {kind}: {text}")
+    print_line(f"  once more: {PROG} --replay {result.seed}")
 
 
 def _summarise(total: Result, runs: int, failed: list[int], kinds: Counter[str], took_s: float) -> None:
-    say()
+    print_line()
     for title, counts in (("outage", total.faults), ("path, or answer to a sender", total.paths)):
-        say(f"{title:<40} {'count':>12}")
+        print_line(f"{title:<40} {'count':>12}")
         for name, count in sorted(counts.items()):
-            say(f"{name:<40} {count:>12,}")
-        say()
+            print_line(f"{name:<40} {count:>12,}")
+        print_line()
     if kinds:
-        say(f"{'problem':<40} {'count':>12}")
+        print_line(f"{'problem':<40} {'count':>12}")
         for name, count in sorted(kinds.items()):
-            say(f"{name:<40} {count:>12,}")
-        say()
+            print_line(f"{name:<40} {count:>12,}")
+        print_line()
     rate = total.outages / max(took_s, 0.001)
-    say(f"{total.virtual_s / 3600:,.1f} simulated hours in {took_s:,.0f} s, {rate:,.0f} outages/s")
-    say(f"{total.outages:,} outages in {runs:,} runs from seed {total.seed}: {len(failed)} failed")
+    print_line(f"{total.virtual_s / 3600:,.1f} simulated hours in {took_s:,.0f} s, {rate:,.0f} outages/s")
+    print_line(f"{total.outages:,} outages in {runs:,} runs from seed {total.seed}: {len(failed)} failed")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.pair_simulation.letters import MARK, PARKED_AT, Copy, changes
-from twinbus.client.pairing.spool_record import Found, scan
+from tests.pair_simulation.letters import DUPLICATE_MARK, PARKED_AT, FoundCopy, changes
+from twinbus.client.pairing.spool_record import FoundRecord, scan
 from twinbus.client.pairing.unspooling import messages_of
 from twinbus.model.times import milliseconds_of
 
@@ -15,48 +15,50 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.pair_simulation.settings import EntityPlan
-    from tests.pair_simulation.world import World
+    from tests.pair_simulation.world import PairSimulation
     from twinbus.client import BrokeredMessage
 
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 
 
-async def arrivals(world: World, plan: EntityPlan, incarnation: int) -> list[Copy]:
+async def find_arrivals(simulation: PairSimulation, plan: EntityPlan, incarnation: int) -> list[FoundCopy]:
     """All messages that an entity of the primary holds. One that expires meanwhile is found once."""
-    before = _copies(world, await world.primary.messages(plan.source), "arrived", plan.source, incarnation)
-    dead = await world.primary.messages(f"{plan.source}/{DEAD_LETTERS}")
-    expired = _copies(world, dead, "expired", plan.source, incarnation)
-    left = {message.sequence_number for message in await world.primary.messages(plan.source)}
+    before = _found_copies(
+        simulation, await simulation.primary.messages(plan.receive_path), "arrived", plan.receive_path, incarnation
+    )
+    dead = await simulation.primary.messages(f"{plan.receive_path}/{DEAD_LETTERS}")
+    expired = _found_copies(simulation, dead, "expired", plan.receive_path, incarnation)
+    left = {message.sequence_number for message in await simulation.primary.messages(plan.receive_path)}
     ids = {copy.id for copy in expired}
     return [copy for copy in before if copy.order[1] in left or copy.id not in ids] + expired
 
 
-async def left_behind(world: World) -> list[Copy]:
+async def find_parked(simulation: PairSimulation) -> list[FoundCopy]:
     """All messages that are still parked: late, but not lost."""
-    found: list[Copy] = []
-    for path in world.backlog_paths:
-        found += _copies(world, await world.secondary.messages(path), "parked", path)
+    found: list[FoundCopy] = []
+    for path in simulation.backlog_paths:
+        found += _found_copies(simulation, await simulation.secondary.messages(path), "parked", path)
     return found
 
 
-async def dead_letters(world: World) -> list[Copy]:
+async def find_dead_letters(simulation: PairSimulation) -> list[FoundCopy]:
     """All messages that pumps have dead-lettered."""
-    found: list[Copy] = []
-    for path in world.backlog_paths:
-        dead = await world.secondary.messages(f"{path}/{DEAD_LETTERS}")
-        found += _copies(world, dead, "backlog", path)
+    found: list[FoundCopy] = []
+    for path in simulation.backlog_paths:
+        dead = await simulation.secondary.messages(f"{path}/{DEAD_LETTERS}")
+        found += _found_copies(simulation, dead, "backlog", path)
     return found
 
 
-def refused(folder: Path) -> list[Copy]:
+def find_refused(folder: Path) -> list[FoundCopy]:
     """All messages that a spool has put aside."""
-    found: list[Copy] = []
+    found: list[FoundCopy] = []
     for file in sorted(folder.rglob("refused/*.spool")):
         reason = file.with_suffix(".txt").read_text()
         for part in scan(file.read_bytes(), file.name):
-            if isinstance(part, Found):
+            if isinstance(part, FoundRecord):
                 found += [
-                    Copy(
+                    FoundCopy(
                         str(one.message_id), "refused", "the spool", (0, 0), part.record.may_have_arrived, reason=reason
                     )
                     for one in messages_of(part.record)
@@ -64,15 +66,17 @@ def refused(folder: Path) -> list[Copy]:
     return found
 
 
-def _copies(
-    world: World, messages: Iterable[BrokeredMessage], where: str, home: str, incarnation: int = 0
-) -> list[Copy]:
-    return [_copy(world, message, where, home, incarnation) for message in messages]
+def _found_copies(
+    simulation: PairSimulation, messages: Iterable[BrokeredMessage], where: str, destination: str, incarnation: int = 0
+) -> list[FoundCopy]:
+    return [_found_copy(simulation, message, where, destination, incarnation) for message in messages]
 
 
-def _copy(world: World, message: BrokeredMessage, where: str, home: str, incarnation: int) -> Copy:
+def _found_copy(
+    simulation: PairSimulation, message: BrokeredMessage, where: str, destination: str, incarnation: int
+) -> FoundCopy:
     name = str(message.message_id)
-    letter = world.ledger.letters.get(name)
+    letter = simulation.checker.messages_sent.get(name)
     properties = message.properties
     reason = ""
     if where != "arrived":
@@ -80,13 +84,13 @@ def _copy(world: World, message: BrokeredMessage, where: str, home: str, incarna
     parked_at: dt.datetime | None = properties.get(PARKED_AT)  # type: ignore[assignment]
     told: tuple[str, ...] = ()
     if letter is not None and where in ("arrived", "expired"):
-        told = changes(letter, message, deducts=world.settings.deducts)
-    return Copy(
+        told = changes(letter, message, deducts=simulation.settings.deducts_parked_time)
+    return FoundCopy(
         name,
         where,
-        home,
+        destination,
         (incarnation, message.sequence_number),
-        bool(properties.get(MARK)),
+        bool(properties.get(DUPLICATE_MARK)),
         None if parked_at is None else milliseconds_of(parked_at),
         reason,
         told,

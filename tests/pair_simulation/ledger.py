@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.ledger.pair import PairLedger, stored_of
+from tests.ledger.pair import PairDeliveryChecker, stored_positions_of
 from tests.pair_simulation.letters import Outcome
 from twinbus.client.errors import may_have_happened
 from twinbus.client.pairing import EventKind
@@ -16,12 +16,12 @@ from twinbus.client.pairing import EventKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.pair_simulation.letters import Copy, Letter
+    from tests.pair_simulation.letters import FoundCopy, SimulatedMessage
     from tests.pair_simulation.settings import EntityPlan
     from twinbus.client.events import Sent
     from twinbus.client.pairing import PairingEvent
 
-COUNTED = {
+COUNTED_EVENTS = {
     EventKind.PARKED: "parked",
     EventKind.SPOOLED: "spooled",
     EventKind.UNSPOOLED: "taken from the spool",
@@ -37,91 +37,95 @@ COUNTED = {
 }
 
 
-class Sending:
+class SendCall:
     """One call of a sender: a letter, or a batch."""
 
-    def __init__(self, plan: EntityPlan, letters: Sequence[Letter], host: str, began_s: float, limit_s: float) -> None:
+    def __init__(
+        self, plan: EntityPlan, messages: Sequence[SimulatedMessage], host: str, began_s: float, limit_s: float
+    ) -> None:
         self.plan = plan
-        self.letters = letters
+        self.messages = messages
         self.host = host
         self.began_s = began_s
         self.limit_s = limit_s
 
 
-class Ledger(PairLedger):
+class SimulationChecker(PairDeliveryChecker):
     """All messages of one run."""
 
     def __init__(self, secondary_ms: Callable[[], int]) -> None:
         """`secondary_ms` is what the secondary's wall clock shows now."""
         super().__init__()
         self._secondary_ms = secondary_ms
-        self.letters: dict[str, Letter] = {}
-        self.places: dict[object, Sequence[Copy]] = {}
+        self.messages_sent: dict[str, SimulatedMessage] = {}
+        self.found_copies: dict[object, Sequence[FoundCopy]] = {}
         """All copies that were found, by the place where they are."""
-        self.pending: dict[Sending, None] = {}
-        self.paths: Counter[str] = Counter()
+        self.pending_calls: dict[SendCall, None] = {}
+        self.path_counts: Counter[str] = Counter()
         """Paths that messages took."""
-        self.begun = 0
+        self.call_count = 0
         """Calls of senders."""
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
-    def begin_call(self, sending: Sending) -> None:
-        self.begun += 1
-        self.pending[sending] = None
+    def begin_call(self, sending: SendCall) -> None:
+        self.call_count += 1
+        self.pending_calls[sending] = None
         now_ms, plan = self._secondary_ms(), sending.plan
-        for letter in sending.letters:
-            letter.begun_ms = now_ms
-            self.letters[letter.id] = letter
+        for letter in sending.messages:
+            letter.send_began_ms = now_ms
+            self.messages_sent[letter.id] = letter
             keeps_order = letter.session is not None and letter.due_ms is None
-            letter.record = self.begin(
+            letter.record = self.send_started(
                 letter.id,
                 letter.path,
-                [plan.source],
+                [plan.receive_path],
                 (letter.path, letter.session) if keeps_order else None,
                 has_fault=letter.own_fault is not None,
-                is_once=plan.detects_duplicates,
+                detects_duplicates=plan.detects_duplicates,
             )
 
-    def returned(self, sending: Sending) -> None:
-        self._end(sending, [Outcome.RETURNED] * len(sending.letters))
+    def call_returned(self, sending: SendCall) -> None:
+        self._call_ended(sending, [Outcome.RETURNED] * len(sending.messages))
 
-    def failed(self, sending: Sending, error: BaseException) -> None:
+    def call_failed(self, sending: SendCall, error: BaseException) -> None:
         """A send raised. Of a batch, the messages that the error calls stored count as returned."""
-        stored = set(stored_of(error))
+        stored = set(stored_positions_of(error))
         other = Outcome.UNCERTAIN if may_have_happened(error) else Outcome.REFUSED
-        outcomes = [Outcome.RETURNED if place in stored else other for place in range(len(sending.letters))]
-        self._end(sending, outcomes, f"{type(error).__name__}: {error!s:.200}")
-        self.paths[f"error {type(error).__name__}"] += 1
+        outcomes = [Outcome.RETURNED if place in stored else other for place in range(len(sending.messages))]
+        self._call_ended(sending, outcomes, f"{type(error).__name__}: {error!s:.200}")
+        self.path_counts[f"error {type(error).__name__}"] += 1
 
-    def crashed(self, sending: Sending, why: str) -> None:
-        self._end(sending, [Outcome.CRASHED] * len(sending.letters), why)
+    def call_crashed(self, sending: SendCall, why: str) -> None:
+        self._call_ended(sending, [Outcome.CRASHED] * len(sending.messages), why)
 
     def host_crashed(self, host: str) -> None:
-        for sending in [one for one in self.pending if one.host == host]:
-            self.crashed(sending, "the process was killed")
+        for sending in [one for one in self.pending_calls if one.host == host]:
+            self.call_crashed(sending, "the process was killed")
 
-    def _end(self, sending: Sending, outcomes: Sequence[Outcome], error: str = "") -> None:
-        del self.pending[sending]
-        for letter, outcome in zip(sending.letters, outcomes, strict=True):
+    def _call_ended(self, sending: SendCall, outcomes: Sequence[Outcome], error: str = "") -> None:
+        del self.pending_calls[sending]
+        for letter, outcome in zip(sending.messages, outcomes, strict=True):
             letter.outcome = outcome
             is_known = outcome in (Outcome.RETURNED, Outcome.REFUSED)
-            self.end(letter.record, None if outcome is Outcome.RETURNED else error, may_have_happened=not is_known)
-            self.paths[f"sends {outcome.value}"] += 1
+            self.send_ended(
+                letter.record, None if outcome is Outcome.RETURNED else error, may_have_happened=not is_known
+            )
+            self.path_counts[f"sends {outcome.value}"] += 1
 
-    def confirm(self, event: Sent) -> None:
+    def primary_confirmed(self, event: Sent) -> None:
         """The primary has confirmed messages to a sender."""
         for message in event.messages:
-            self.letters[str(message.message_id)].record.is_direct = True
-        self.paths["sent to the primary"] += len(event.messages)
+            self.messages_sent[str(message.message_id)].record.is_confirmed_by_primary = True
+        self.path_counts["sent to the primary"] += len(event.messages)
 
     # --- the pairing --------------------------------------------------------------------------------------------------
 
-    def hear(self, event: PairingEvent) -> None:
+    def on_event(self, event: PairingEvent) -> None:
         """Something happened in a pairing."""
-        if name := COUNTED.get(event.kind):
-            self.paths[name] += event.count
-        letter = self.letters.get(str(event.message_id)) if event.message_id is not None else None
+        if name := COUNTED_EVENTS.get(event.kind):
+            self.path_counts[name] += event.count
+        letter = self.messages_sent.get(str(event.message_id)) if event.message_id is not None else None
         if letter is None:
             return
         queue = str(event.backlog_queue).rpartition("/")[2]

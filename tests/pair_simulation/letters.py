@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from tests.ledger.pair import PairMessage
 
-MARK: Final = "x-ms-possible-duplicate"
+DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 PARKED_AT: Final = "x-ms-parked-at"
-_ADDED: Final = (MARK, "x-ms-parked", "DeadLetter")
+_ADDED_PREFIXES: Final = (DUPLICATE_MARK, "x-ms-parked", "DeadLetter")
 """How the names of properties begin that say what happened to a message on its way, or at its destination."""
 
 
@@ -44,7 +44,7 @@ class OwnFault(Enum):
 
 
 @dataclass(slots=True)
-class Letter:
+class SimulatedMessage:
     """One message."""
 
     id: str
@@ -59,11 +59,11 @@ class Letter:
     partition_key: str | None = None
     own_fault: OwnFault | None = None
     outcome: Outcome = Outcome.PENDING
-    begun_ms: int = 0
+    send_began_ms: int = 0
     """What the secondary's clock showed when its send began."""
     parked_at_ms: int | None = None
     """What the secondary's clock showed when it was first parked."""
-    is_doomed: bool = False
+    may_be_deleted: bool = False
     """It was deleted with its destination, or may have been."""
     record: PairMessage = field(init=False)
     """Of the ledger."""
@@ -71,7 +71,7 @@ class Letter:
     def __str__(self) -> str:
         return f"{self.id} for '{self.path}' [{self.outcome.value}]"
 
-    def message(self) -> BrokeredMessage:
+    def to_brokered_message(self) -> BrokeredMessage:
         """What is sent."""
         return BrokeredMessage(
             self.body,
@@ -81,24 +81,24 @@ class Letter:
             correlation_id=f"re {self.id}",
             label="letter",
             time_to_live=None if self.ttl_s is None else dt.timedelta(seconds=self.ttl_s),
-            scheduled_enqueue_time_utc=None if self.due_ms is None else _moment(self.due_ms),
+            scheduled_enqueue_time_utc=None if self.due_ms is None else _datetime_of(self.due_ms),
             properties={"number": self.number, "flow": f"{self.path}/{self.session}"},
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class FoundCopy:
     """One message as it was found, wherever it ended."""
 
     id: str
-    where: str
+    found_in: str
     """`arrived`, `expired` (in the dead letters of its destination), `parked`, `backlog` (in the dead letters of a
     backlog queue), or `refused` (of the spool)."""
-    home: str
+    entity: str
     """The queue or subscription."""
     order: tuple[int, int]
     """The incarnation of the entity, and its sequence number there."""
-    is_marked: bool
+    is_marked_duplicate: bool
     parked_at_ms: int | None = None
     """None: it came directly."""
     reason: str = ""
@@ -107,12 +107,12 @@ class Copy:
     """How it differs from what was sent."""
 
 
-def changes(letter: Letter, found: BrokeredMessage, *, deducts: bool) -> tuple[str, ...]:
+def changes(message: SimulatedMessage, found: BrokeredMessage, *, deducts: bool) -> tuple[str, ...]:
     """How a message at its destination differs from what was sent."""
-    sent = letter.message()
-    own = {name: value for name, value in found.properties.items() if not name.startswith(_ADDED)}
+    sent = message.to_brokered_message()
+    own = {name: value for name, value in found.properties.items() if not name.startswith(_ADDED_PREFIXES)}
     pairs: Iterable[tuple[str, object, object]] = (
-        ("body", letter.body, found.body),
+        ("body", message.body, found.body),
         ("message id", sent.message_id, found.message_id),
         ("session id", sent.session_id, found.session_id),
         ("correlation id", sent.correlation_id, found.correlation_id),
@@ -120,8 +120,8 @@ def changes(letter: Letter, found: BrokeredMessage, *, deducts: bool) -> tuple[s
         ("properties", sent.properties, own),
     )
     told = [f"{name} {before!r:.60} became {after!r:.60}" for name, before, after in pairs if before != after]
-    if letter.partition_key is not None and found.partition_key != letter.partition_key:
-        told.append(f"partition key {letter.partition_key!r} became {found.partition_key!r}")
+    if message.partition_key is not None and found.partition_key != message.partition_key:
+        told.append(f"partition key {message.partition_key!r} became {found.partition_key!r}")
     is_shorter = (
         deducts
         and PARKED_AT in found.properties
@@ -137,5 +137,5 @@ def changes(letter: Letter, found: BrokeredMessage, *, deducts: bool) -> tuple[s
     return tuple(told)
 
 
-def _moment(ms: int) -> dt.datetime:
+def _datetime_of(ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)

@@ -54,7 +54,7 @@ def spooled_before_it_is_on_disk(patch: Any) -> None:
 
 
 def failures_taken_for_success_by_the_pump(patch: Any) -> None:
-    patch.setattr(Destination, "_failed", lambda self, load, _error: self._delivered(load))
+    patch.setattr(Destination, "_on_failure", lambda self, load, _error: self._delivered(load))
 
 
 def doubt_forgotten(patch: Any) -> None:
@@ -76,7 +76,7 @@ def marks_forgotten(patch: Any) -> None:
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         restored = restore(*arguments, **options)
-        if isinstance(restored, rewriting.Restored):
+        if isinstance(restored, rewriting.RestoredMessage):
             restored.payload = restored.payload.replace(b"x-ms-possible-duplicate", b"x-ms-parked-duplicate!!")
         return restored
 
@@ -84,28 +84,28 @@ def marks_forgotten(patch: Any) -> None:
 
 
 def duplicates_not_detected(patch: Any) -> None:
-    create = world.World.create
+    create = world.PairSimulation.create
 
     async def wrong(self: Any, plan: Any) -> None:
         description = {name: value for name, value in plan.description.items() if "duplicate" not in name}
         await create(self, type(plan)(plan.path, plan.sessions, description, plan.is_topic))
 
-    patch.setattr(world.World, "create", wrong)
+    patch.setattr(world.PairSimulation, "create", wrong)
 
 
 def batches_reversed(patch: Any) -> None:
-    load = Destination._load
-    patch.setattr(Destination, "_load", lambda self: load(self)[::-1])
+    load = Destination._next_batch
+    patch.setattr(Destination, "_next_batch", lambda self: load(self)[::-1])
 
 
 def spool_out_of_order(patch: Any) -> None:
-    patch.setattr(spool_index.SpoolIndex, "holds", lambda *_: False)
-    patch.setattr(paired_sender, "sessions_of", lambda _messages: [])
-    patch.setattr(paired_sending, "sessions_of", lambda _messages: [])
+    patch.setattr(spool_index.SpoolIndex, "holds_sessions", lambda *_: False)
+    patch.setattr(paired_sender, "session_ids_of", lambda _messages: [])
+    patch.setattr(paired_sending, "session_ids_of", lambda _messages: [])
 
 
 def disabled_taken_for_a_fault_of_the_message(patch: Any) -> None:
-    patch.setitem(errors._BY_CONDITION, EntityDisabled.condition, MessageTooLarge)
+    patch.setitem(errors._ERROR_BY_CONDITION, EntityDisabled.condition, MessageTooLarge)
 
 
 def label_changed(patch: Any) -> None:
@@ -113,7 +113,7 @@ def label_changed(patch: Any) -> None:
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         restored = restore(*arguments, **options)
-        if isinstance(restored, rewriting.Restored):
+        if isinstance(restored, rewriting.RestoredMessage):
             restored.payload = restored.payload.replace(b"letter", b"Letter")
         return restored
 
@@ -124,7 +124,7 @@ def pump_asleep(patch: Any) -> None:
     async def wrong(*_: Any) -> None:
         await asyncio.sleep(1e6)
 
-    patch.setattr(Pump, "_await_primary", wrong)
+    patch.setattr(Pump, "_wait_for_primary", wrong)
 
 
 def pings_raise(patch: Any) -> None:
@@ -138,24 +138,24 @@ def parking_raises(patch: Any) -> None:
     async def wrong(*_: Any) -> None:
         raise KeyError("backlog")
 
-    patch.setattr(paired_sending.Sending, "park_whole", wrong)
+    patch.setattr(paired_sending.SendOperation, "park_whole", wrong)
 
 
 def sends_outlast_their_time(patch: Any) -> None:
-    dispatch = paired_sender.SendAvailabilitySender._dispatch
+    dispatch = paired_sender.SendAvailabilitySender._send_encoded
 
     async def wrong(self: Any, *arguments: Any) -> None:
         await asyncio.sleep(30)
         await dispatch(self, *arguments)
 
-    patch.setattr(paired_sender.SendAvailabilitySender, "_dispatch", wrong)
+    patch.setattr(paired_sender.SendAvailabilitySender, "_send_encoded", wrong)
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedFault:
     """A fault, the check that has to see it, and the outages under which it shows soon."""
 
-    plant: Callable[[Any], None]
+    apply: Callable[[Any], None]
     check: str
     only: tuple[str, ...]
     entities: tuple[str, ...] = ("orders",)
@@ -170,7 +170,7 @@ class Planted:
         settings.operation_timeout_s, settings.failover_interval_s = 5.0, 0.0
         settings.entities = [plan_of(path) for path in self.entities]
         settings.has_spool, settings.disk_s = self.has_spool, 0.5
-        settings.only = frozenset(self.only)
+        settings.only_fault_kinds = frozenset(self.only)
         settings.pair["failover_interval"] = 0.0
         settings.pair["ping_primary_interval"] = 1.0
         settings.pair["primary_attempt_timeout"] = 1.0
@@ -178,18 +178,20 @@ class Planted:
 
 BOTH_DOWN: Final = ("connections refused", "namespace killed")
 FAULTS: Final = (
-    Planted(spooled_messages_thrown_away, "LOST", BOTH_DOWN, has_spool=True),
-    Planted(spooled_before_it_is_on_disk, "LOST", (*BOTH_DOWN, "program killed"), has_spool=True, first=8),
-    Planted(failures_taken_for_success_by_the_pump, "LOST", ("disk full", "connections refused"), ("orders", "carts")),
-    Planted(doubt_forgotten, "UNTRUTHFUL", ("answers lost",)),
-    Planted(marks_forgotten, "UNMARKED", ("answers lost",)),
-    Planted(duplicates_not_detected, "DOUBLED", ("answers lost",), ("once",)),
-    Planted(batches_reversed, "ORDER", ("disk full",), ("carts",)),
-    Planted(spool_out_of_order, "ORDER", BOTH_DOWN, ("carts",), has_spool=True),
-    Planted(disabled_taken_for_a_fault_of_the_message, "DEAD-LETTERED", ("entity disabled", "disk full")),
-    Planted(label_changed, "CHANGED", ("disk full",)),
-    Planted(pump_asleep, "STUCK", ("connections refused",)),
-    Planted(pings_raise, "DIED", ("disk full",)),
-    Planted(parking_raises, "ERROR", ("disk full",)),
-    Planted(sends_outlast_their_time, "LATE", ("connections cut",)),
+    PlantedFault(spooled_messages_thrown_away, "LOST", BOTH_DOWN, has_spool=True),
+    PlantedFault(spooled_before_it_is_on_disk, "LOST", (*BOTH_DOWN, "program killed"), has_spool=True, first=8),
+    PlantedFault(
+        failures_taken_for_success_by_the_pump, "LOST", ("disk full", "connections refused"), ("orders", "carts")
+    ),
+    PlantedFault(doubt_forgotten, "UNTRUTHFUL", ("answers lost",)),
+    PlantedFault(marks_forgotten, "UNMARKED", ("answers lost",)),
+    PlantedFault(duplicates_not_detected, "DOUBLED", ("answers lost",), ("once",)),
+    PlantedFault(batches_reversed, "ORDER", ("disk full",), ("carts",)),
+    PlantedFault(spool_out_of_order, "ORDER", BOTH_DOWN, ("carts",), has_spool=True),
+    PlantedFault(disabled_taken_for_a_fault_of_the_message, "DEAD-LETTERED", ("entity disabled", "disk full")),
+    PlantedFault(label_changed, "CHANGED", ("disk full",)),
+    PlantedFault(pump_asleep, "STUCK", ("connections refused",)),
+    PlantedFault(pings_raise, "DIED", ("disk full",)),
+    PlantedFault(parking_raises, "ERROR", ("disk full",)),
+    PlantedFault(sends_outlast_their_time, "LATE", ("connections cut",)),
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.pair_simulation.spool_disk import SpoolDisk
-    from tests.pair_simulation.world import World
+    from tests.pair_simulation.world import PairSimulation
     from twinbus.client.pairing import Pairing
 
 CLOSE_LIMIT_S: Final = 60.0
@@ -35,9 +35,15 @@ class Program:
     """One program, through all its lives."""
 
     def __init__(
-        self, world: World, name: str, *, hosts_syphon: bool, disk: SpoolDisk | None = None, skew_ms: int = 0
+        self,
+        simulation: PairSimulation,
+        name: str,
+        *,
+        hosts_syphon: bool,
+        disk: SpoolDisk | None = None,
+        skew_ms: int = 0,
     ) -> None:
-        self.world = world
+        self.simulation = simulation
         self.name = name
         self.disk = disk
         self.clock = LoopClock()
@@ -45,10 +51,10 @@ class Program:
         self.pairing: Pairing | None = None
         self.primary: MessagingFactory | None = None
         self.is_running = False
-        self.stood_still_s = 0.0
+        self.frozen_s = 0.0
         """How long it was frozen, in all."""
         self._hosts_syphon = hosts_syphon
-        self._life = 0
+        self._incarnation = 0
         self._manager: NamespaceManager | None = None
         self._factories: list[MessagingFactory] = []
         self._starting: asyncio.Task[None] | None = None
@@ -58,7 +64,7 @@ class Program:
     @property
     def host(self) -> str:
         """Where its present life runs."""
-        return f"{self.name}-{self._life}"
+        return f"{self.name}-{self._incarnation}"
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
@@ -66,14 +72,14 @@ class Program:
         """Begin a life; `is_paired` when that has succeeded, which it may not while the secondary is down."""
         assert not self.is_running
         self.is_running = True
-        self._life += 1
-        self.world.say(f"{self.host} starts")
+        self._incarnation += 1
+        self.simulation.trace(f"{self.host} starts")
         self._starting = self.run(self._start())
         self._starting.add_done_callback(self._started)
 
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.world.problem("DIED", f"{self.host} could not start: {error!r}")
+            self.simulation.add_problem("DIED", f"{self.host} could not start: {error!r}")
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something on its host."""
@@ -85,7 +91,7 @@ class Program:
         return self.pairing is not None
 
     async def _start(self) -> None:
-        world, settings = self.world, self.world.settings
+        world, settings = self.simulation, self.simulation.settings
         options: dict[str, Any] = {
             "operation_timeout": settings.operation_timeout_s,
             "clock": self.clock,
@@ -100,7 +106,7 @@ class Program:
             world.secondary.admin_connection_string, **options, retry_policy=RetryPolicy(max_retries=0)
         )
         if not self._hosts_syphon:
-            primary.events.listen(world.ledger.confirm, {Sent})
+            primary.events.listen(world.checker.primary_confirmed, {Sent})
         while True:
             pair = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary,
@@ -113,13 +119,13 @@ class Program:
             try:
                 pairing = await primary.pair_namespace(pair)
             except ServiceBusError as error:
-                world.say(f"{self.host} cannot pair: {type(error).__name__}")
+                world.trace(f"{self.host} cannot pair: {type(error).__name__}")
                 await asyncio.sleep(_START_PAUSE_S)
             else:
                 break
-        pairing.on_event(world.heard(self.host))
+        pairing.on_event(world.event_listener(self.host))
         self.primary, self.pairing = primary, pairing
-        world.say(f"{self.host} is paired")
+        world.trace(f"{self.host} is paired")
         if not self._hosts_syphon:
             self._tasks = world.traffic.start(self)
 
@@ -131,21 +137,21 @@ class Program:
         """End in good order: what is being sent fails, or is in time."""
         if not self.is_running:
             return
-        self.world.check_tasks()
-        began_s = self.world.loop.time()
+        self.simulation.check_tasks()
+        began_s = self.simulation.loop.time()
         ending = self.run(self._stop())
         await asyncio.wait([ending], timeout=CLOSE_LIMIT_S)
-        took_s = self.world.loop.time() - began_s
+        took_s = self.simulation.loop.time() - began_s
         if not ending.done():
-            self.world.problem("STUCK", f"{self.host} was not closed within {CLOSE_LIMIT_S:g} s")
+            self.simulation.add_problem("STUCK", f"{self.host} was not closed within {CLOSE_LIMIT_S:g} s")
             self.crash(is_power_cut=False)
             return
         ending.result()
-        self.world.say(f"{self.host} has stopped in {took_s:.1f} s")
+        self.simulation.trace(f"{self.host} has stopped in {took_s:.1f} s")
         await asyncio.sleep(0)
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self.is_running = False
         self.pairing = self.primary = self._manager = None
         self._factories, self._tasks = [], []
@@ -161,32 +167,32 @@ class Program:
         if self._manager is not None:
             await self._manager.close()
         while any(not task.done() for task in self._tasks):
-            self.world.traffic.burst()  # those that pause send once more, and see that all is closed
+            self.simulation.traffic.wake_all()  # those that pause send once more, and see that all is closed
             await asyncio.sleep(0.1)
 
     # --- its accidents ------------------------------------------------------------------------------------------------
 
     def crash(self, *, is_power_cut: bool) -> None:
         """End at once, as by SIGKILL; with `is_power_cut` nobody is told."""
-        world, host = self.world, self.host
+        world, host = self.simulation, self.host
         world.loop.freeze(host)
         if is_power_cut:
             world.network.unplug(host)
         else:
             world.network.switch_off(host)
-        world.ledger.host_crashed(host)
-        world.dead_hosts.append(host)
-        world.dead_tasks.append(asyncio.all_tasks(world.loop))  # they never end, and are not to complain of that
+        world.checker.host_crashed(host)
+        world.killed_hosts.append(host)
+        world.killed_tasks.append(asyncio.all_tasks(world.loop))  # they never end, and are not to complain of that
         if self.pairing is not None:
-            world.dead_pairings.append(self.pairing)
+            world.killed_pairings.append(self.pairing)
         if self.disk is not None:
             self.disk.crash(world.loop, host)
-        self._forget()
+        self._clear()
 
     def freeze(self) -> None:
-        self._frozen_at_s = self.world.loop.time()
-        self.world.loop.freeze(self.host)
+        self._frozen_at_s = self.simulation.loop.time()
+        self.simulation.loop.freeze(self.host)
 
-    def thaw(self) -> None:
-        self.stood_still_s += self.world.loop.time() - self._frozen_at_s
-        self.world.loop.thaw(self.host)
+    def unfreeze(self) -> None:
+        self.frozen_s += self.simulation.loop.time() - self._frozen_at_s
+        self.simulation.loop.thaw(self.host)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.amqp import reading
 from twinbus.amqp.aio import Peer
 from twinbus.client.entity import ClientEntity
-from twinbus.server.incoming import Incoming
-from twinbus.server.outgoing import Outgoing
+from twinbus.server.incoming import IncomingLink
+from twinbus.server.outgoing import OutgoingLink
 from twinbus.server.requests import RequestLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-IN_SETS: Final = (Peer, ClientEntity, Incoming, Outgoing, RequestLink)
+SET_MEMBER_CLASSES: Final = (Peer, ClientEntity, IncomingLink, OutgoingLink, RequestLink)
 """Classes whose objects are kept in sets: in the order of their hashes, which by default is that of their addresses."""
 
 
 @contextmanager
-def repeatable(source: random.Random) -> Iterator[None]:
+def deterministic(source: random.Random) -> Iterator[None]:
     """Take ids, secrets and random choices from `source`, and let work take no time that anybody measures.
 
     Secrets matter: the length of a token depends on its characters, and with it where a cut after so many bytes hits.
@@ -35,8 +35,8 @@ def repeatable(source: random.Random) -> Iterator[None]:
         (random, "SystemRandom", lambda: random.Random(source.getrandbits(64))),  # of a simulation
         (reading, "time", SimpleNamespace(monotonic=lambda: 0.0)),
     ]
-    numbers = _Numbers()
-    replaced += [(kind, "__hash__", lambda one: numbers.of(one)) for kind in IN_SETS]  # noqa: PLW0108  # not a method of it
+    numbers = _StableNumbers()
+    replaced += [(kind, "__hash__", lambda one: numbers.of(one)) for kind in SET_MEMBER_CLASSES]  # noqa: PLW0108  # not a method of it
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
@@ -47,7 +47,7 @@ def repeatable(source: random.Random) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-class _Numbers:
+class _StableNumbers:
     """Gives objects numbers, in the order in which it is first asked; each keeps its own."""
 
     def __init__(self) -> None:

@@ -25,12 +25,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tests.pair_simulation import checks
-from tests.pair_simulation.findings import dead_letters, left_behind, refused
-from tests.pair_simulation.outages import Outages
-from tests.pair_simulation.repeatable import repeatable
+from tests.pair_simulation.findings import find_dead_letters, find_parked, find_refused
+from tests.pair_simulation.outages import FaultScheduler
+from tests.pair_simulation.repeatable import deterministic
 from tests.pair_simulation.settings import Settings
 from tests.pair_simulation.spool_disk import SimulatedLoop, memory_folder
-from tests.pair_simulation.world import Listener, World
+from tests.pair_simulation.world import LogListener, PairSimulation
 from tests.withholding import without_withholding
 from twinbus.client import MessagingFactory
 from twinbus.model.errors import ServiceBusError
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 DRAIN_LIMIT_S: Final = 300.0
 """How long after the last outage everything parked or spooled may take to arrive."""
-LOOK_S: Final = 2.0
+POLL_INTERVAL_S: Final = 2.0
 START_LIMIT_S: Final = 60.0
 REAL_LIMIT_S: Final = 120.0
-AFTER_S: Final = 3.0
+AFTER_FAULTS_S: Final = 3.0
 """How long is sent after the last outage."""
 SETTLE_LEAST_S: Final = 1.0
 SETTLE_MOST_S: Final = 70.0
@@ -80,7 +80,7 @@ def run(seed: int, *, is_tracing: bool = False, change: Callable[[Settings], Non
     gc.freeze()  # and only what belongs to the run is looked at
     try:
         with (
-            repeatable(Random(f"{seed} ids")),  # of a simulation
+            deterministic(Random(f"{seed} ids")),  # of a simulation
             tempfile.TemporaryDirectory(prefix="twinbus-", dir=memory_folder()) as root,
             asyncio.Runner(loop_factory=SimulatedLoop) as runner,
         ):
@@ -104,40 +104,40 @@ def run(seed: int, *, is_tracing: bool = False, change: Callable[[Settings], Non
 
 
 async def _run(seed: int, settings: Settings, root: Path, result: Result) -> None:
-    world = World(seed, settings, root)
-    outages = Outages(world, Random(f"{seed} outages"))
-    listener = Listener(world, logging.getLogger("twinbus").level)
+    world = PairSimulation(seed, settings, root)
+    outages = FaultScheduler(world, Random(f"{seed} outages"))
+    listener = LogListener(world, logging.getLogger("twinbus").level)
     logging.getLogger("twinbus").addHandler(listener)
     try:
         await world.start()
-        await _storm(world, outages)
-        await _end_traffic(world)
-        await _drain(world)
+        await _run_faults(world, outages)
+        await _stop_traffic(world)
+        await _wait_until_drained(world)
         await _close(world)
         gc.collect()  # a task that nobody waits for tells of its death only now
-        checks.check(world)
+        checks.check_all(world)
     finally:
         world.is_ending = True
         logging.getLogger("twinbus").removeHandler(listener)
         result.outages, result.problems, result.log = outages.count, world.problems, world.log
-        result.faults, result.paths = world.faults, world.ledger.paths
+        result.faults, result.paths = world.faults, world.checker.path_counts
         result.virtual_s = world.loop.time() - START_S
         await _end(world)
 
 
-async def _end(world: World) -> None:
-    for namespace in world.namespaces:
-        world.loop.thaw(namespace.host)
+async def _end(simulation: PairSimulation) -> None:
+    for namespace in simulation.namespaces:
+        simulation.loop.thaw(namespace.host)
         namespace.outage.restore()
         await namespace.stop()
-    world.bury()
+    simulation.release_killed_processes()
 
 
-async def _storm(world: World, outages: Outages) -> None:
+async def _run_faults(simulation: PairSimulation, outages: FaultScheduler) -> None:
     """Make outages while the program sends."""
-    random, settings = world.random, world.settings
+    random, settings = simulation.random, simulation.settings
     async with asyncio.timeout(START_LIMIT_S):
-        while not world.app.is_paired:
+        while not simulation.app.is_paired:
             await asyncio.sleep(0.1)
     for _ in range(settings.outages):
         await asyncio.sleep(random.expovariate(1 / settings.mean_gap_s))
@@ -145,99 +145,109 @@ async def _storm(world: World, outages: Outages) -> None:
             await asyncio.sleep(0.5)
         await outages.begin()
     await outages.wait()
-    world.say("the last outage is over")
+    simulation.trace("the last outage is over")
 
 
-async def _end_traffic(world: World) -> None:
+async def _stop_traffic(simulation: PairSimulation) -> None:
     """All is well now: send a little more, and let all sends end."""
-    for program in world.programs:
+    for program in simulation.programs:
         if not program.is_running:
             program.start()
-    await asyncio.sleep(AFTER_S)
-    world.traffic.stop()
-    settings = world.settings
+    await asyncio.sleep(AFTER_FAULTS_S)
+    simulation.traffic.stop()
+    settings = simulation.settings
     patience_s = 2 * settings.operation_timeout_s + settings.failover_interval_s + 10.0
-    deadline_s = world.loop.time() + patience_s
-    while world.ledger.pending and world.loop.time() < deadline_s:
+    deadline_s = simulation.loop.time() + patience_s
+    while simulation.checker.pending_calls and simulation.loop.time() < deadline_s:
         await asyncio.sleep(0.5)
 
 
-async def _drain(world: World) -> None:
+async def _wait_until_drained(simulation: PairSimulation) -> None:
     """Wait until everything is at its destination."""
-    began_s = world.loop.time()
-    while left := await _left(world):
-        if world.loop.time() - began_s > DRAIN_LIMIT_S:
-            world.problem("STUCK", f"{DRAIN_LIMIT_S:g} s after the last outage there is still {left}")
+    began_s = simulation.loop.time()
+    while left := await _remaining_messages(simulation):
+        if simulation.loop.time() - began_s > DRAIN_LIMIT_S:
+            simulation.add_problem("STUCK", f"{DRAIN_LIMIT_S:g} s after the last outage there is still {left}")
             break
-        await asyncio.sleep(LOOK_S)
-    world.say("drained")
-    await asyncio.sleep(_until_settled_s(world))
+        await asyncio.sleep(POLL_INTERVAL_S)
+    simulation.trace("drained")
+    await asyncio.sleep(_until_settled_s(simulation))
 
 
-def _until_settled_s(world: World) -> float:
+def _until_settled_s(simulation: PairSimulation) -> float:
     """Until a store that failed is open again, and all scheduled messages are due."""
-    now_ms = world.primary.clock.wall_ms()
-    due_ms = max((letter.due_ms for letter in world.ledger.letters.values() if letter.due_ms is not None), default=0)
+    now_ms = simulation.primary.clock.wall_ms()
+    due_ms = max(
+        (letter.due_ms for letter in simulation.checker.messages_sent.values() if letter.due_ms is not None), default=0
+    )
     return min(SETTLE_MOST_S, max(SETTLE_LEAST_S, (due_ms - now_ms) / 1000 + 5.0))
 
 
-async def _left(world: World) -> str:
+async def _remaining_messages(simulation: PairSimulation) -> str:
     """What is not at its destination yet; nothing: ''."""
     found = []
-    if not all(program.is_paired for program in world.programs):
+    if not all(program.is_paired for program in simulation.programs):
         found.append("a program that has not paired")
-    if any(journal.trouble is not None for namespace in world.namespaces for journal in namespace.broker.journals):
+    if any(
+        journal.unavailable_reason is not None
+        for namespace in simulation.namespaces
+        for journal in namespace.broker.stores
+    ):
         found.append("a store that is not open again")
-    for path in world.backlog_paths:
+    for path in simulation.backlog_paths:
         try:
-            counts = world.secondary.counts(path)
+            counts = simulation.secondary.counts(path)
         except ServiceBusError:
             continue  # nobody could make it yet
         assert isinstance(counts, QueueRuntime)
         parked = counts.active_count + counts.deferred_count + counts.scheduled_count
         if parked:
             found.append(f"{parked} in {path}")
-    pairing = world.app.pairing
+    pairing = simulation.app.pairing
     if pairing is not None and pairing.spool is not None and not pairing.spool.is_empty:
         found.append(f"{pairing.spool.status.count} in the spool")
     return ", ".join(found)
 
 
-async def _close(world: World) -> None:
+async def _close(simulation: PairSimulation) -> None:
     """End all programs, and write down where all messages are."""
-    for program in world.programs:
+    for program in simulation.programs:
         pairing = program.pairing
         if pairing is not None and pairing.syphon is not None:
             for pump in pairing.syphon.pumps:
                 if pump.has_ended:
-                    world.problem("DIED", f"the pump of {pump.path} on {program.host} has ended: {pump.why_not!r}")
-    for program in world.programs:
+                    simulation.add_problem(
+                        "DIED", f"the pump of {pump.path} on {program.host} has ended: {pump.inactive_reason!r}"
+                    )
+    for program in simulation.programs:
         await program.stop()
-    world.note_clock()
-    for plan in world.settings.entities:
-        await world.collect(plan)
-    world.ledger.places["backlog"] = await dead_letters(world)
-    world.ledger.places["parked"] = await left_behind(world)
-    if world.app.disk is not None:
-        world.ledger.places["spool"] = refused(world.app.disk.folder)
-    await _receive_some(world)
+    simulation.remember_secondary_clock()
+    for plan in simulation.settings.entities:
+        await simulation.collect_arrivals(plan)
+    simulation.checker.found_copies["backlog"] = await find_dead_letters(simulation)
+    simulation.checker.found_copies["parked"] = await find_parked(simulation)
+    if simulation.app.disk is not None:
+        simulation.checker.found_copies["spool"] = find_refused(simulation.app.disk.folder)
+    await _receive_some(simulation)
 
 
-async def _receive_some(world: World) -> None:
+async def _receive_some(simulation: PairSimulation) -> None:
     """Receive from an entity as an application does: what was found by peeking is what it gets."""
-    plan = world.settings.entities[0]
+    plan = simulation.settings.entities[0]
     if plan.requires_session:
         return
-    there = await world.primary.messages(plan.source)
+    there = await simulation.primary.messages(plan.receive_path)
     received: list[int] = []
     async with MessagingFactory.from_connection_string(
-        world.primary.connection_string, clock=world.primary.clock
+        simulation.primary.connection_string, clock=simulation.primary.clock
     ) as factory:
-        receiver = factory.create_message_receiver(plan.source)
+        receiver = factory.create_message_receiver(plan.receive_path)
         while batch := await receiver.receive_batch(200, timeout=5):
             received += [message.sequence_number for message in batch]
             await asyncio.gather(*[receiver.complete(message) for message in batch])
     # Others may expire meanwhile, or are scheduled by a clock that was set to a later time.
     lasting = {one.sequence_number for one in there if one.time_to_live is None and one.state == "active"}
     if not lasting.issubset(received) or len(received) > len(there):
-        world.problem("LOST", f"'{plan.source}' holds {len(there)} messages, and {len(received)} were received")
+        simulation.add_problem(
+            "LOST", f"'{plan.receive_path}' holds {len(there)} messages, and {len(received)} were received"
+        )

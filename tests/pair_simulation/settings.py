@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from random import Random
 
 DAY_MS: Final = 86_400_000
-_LIVES: Final[dict[str, Any]] = {"dead_lettering_on_expiration": True}
+_DEAD_LETTERING_ON_EXPIRY: Final[dict[str, Any]] = {"dead_lettering_on_expiration": True}
 """Messages that expire at their destination are still found: they have arrived."""
-_NO_REPEATS: Final[dict[str, Any]] = {"requires_duplicate_detection": True, "duplicate_window_ms": DAY_MS}
+_DUPLICATE_DETECTION: Final[dict[str, Any]] = {"requires_duplicate_detection": True, "duplicate_window_ms": DAY_MS}
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class EntityPlan:
     is_topic: bool = False
 
     @property
-    def source(self) -> str:
+    def receive_path(self) -> str:
         """Where its messages are received."""
         return f"{self.path}/Subscriptions/all" if self.is_topic else self.path
 
@@ -47,13 +47,15 @@ class EntityPlan:
 
 
 ENTITIES: Final = (
-    EntityPlan("orders", ("o1", None), _LIVES),
-    EntityPlan("carts", ("c1", "c2"), {**_LIVES, "requires_session": True}),
-    EntityPlan("once", ("p1", None), {**_LIVES, **_NO_REPEATS}),
-    EntityPlan("small", (None, "s1"), {**_LIVES, "max_message_kb": 2}),
+    EntityPlan("orders", ("o1", None), _DEAD_LETTERING_ON_EXPIRY),
+    EntityPlan("carts", ("c1", "c2"), {**_DEAD_LETTERING_ON_EXPIRY, "requires_session": True}),
+    EntityPlan("once", ("p1", None), {**_DEAD_LETTERING_ON_EXPIRY, **_DUPLICATE_DETECTION}),
+    EntityPlan("small", (None, "s1"), {**_DEAD_LETTERING_ON_EXPIRY, "max_message_kb": 2}),
     EntityPlan("news", ("n1",), {}, is_topic=True),
-    EntityPlan("many", ("m1", "m2", None), {**_LIVES, "enable_partitioning": True}),
-    EntityPlan("many-once", ("d1", None), {**_LIVES, **_NO_REPEATS, "enable_partitioning": True}),
+    EntityPlan("many", ("m1", "m2", None), {**_DEAD_LETTERING_ON_EXPIRY, "enable_partitioning": True}),
+    EntityPlan(
+        "many-once", ("d1", None), {**_DEAD_LETTERING_ON_EXPIRY, **_DUPLICATE_DETECTION, "enable_partitioning": True}
+    ),
 )
 _PARTITIONED_SHARE: Final = 0.3
 
@@ -77,15 +79,15 @@ class Settings:
         self.operation_timeout_s = random.choice((5.0, 10.0, 20.0, 60.0))
         self.failover_interval_s = random.choice((0.0, 0.0, 2.0, 15.0))
         self.has_spool = random.random() < 0.6
-        self.deducts = random.random() < 0.3
-        self.holds = random.random() < 0.4
+        self.deducts_parked_time = random.random() < 0.3
+        self.holds_sends = random.random() < 0.4
         self.pair: dict[str, Any] = {
             "failover_interval": self.failover_interval_s,
             "ping_primary_interval": random.choice((1.0, 5.0, 20.0)),
             "primary_attempt_timeout": random.choice((None, None, 2.0)),
-            "hold_during_failover_interval": self.holds,
+            "hold_during_failover_interval": self.holds_sends,
             "park_on_fragment_outage": random.random() < 0.5,
-            "deduct_parked_time": self.deducts,
+            "deduct_parked_time": self.deducts_parked_time,
             "backlog_queue_count": random.choice((1, 2, 3)),
             "backlog_cool_down": random.choice((1.0, 30.0)),
             "syphon_poll": random.choice((20.0, 900.0)),
@@ -100,5 +102,5 @@ class Settings:
         self.most_at_once = random.choice((1, 2, 3, 4))
         self.withholds = random.random() < 0.6
         """The secondary can withhold messages; else pumps defer them, as with Azure."""
-        self.only: frozenset[str] = frozenset()
+        self.only_fault_kinds: frozenset[str] = frozenset()
         """The kinds of outages there are; none: all."""

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from random import Random
 
 T = TypeVar("T")
-TURN_S: Final = 1e-7
+LOOP_TURN_S: Final = 1e-7
 
 
 @dataclass(slots=True)
-class _Work:
+class _ExecutorJob:
     """A call on a spool's thread."""
 
     host: str | None
@@ -44,11 +44,11 @@ class SimulatedLoop(FakeTimeLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.take_time(TURN_S)
+        self.take_time(LOOP_TURN_S)
         self.random: Random | None = None
         self.disk_s = 0.0
         """How long a disk may take for one thing."""
-        self._working: dict[object, deque[_Work]] = {}
+        self._working: dict[object, deque[_ExecutorJob]] = {}
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.set_task_factory(self._make_task)
 
@@ -57,7 +57,7 @@ class SimulatedLoop(FakeTimeLoop):
         self._tasks.add(task)
         return task
 
-    def died(self) -> list[str]:
+    def failed_tasks(self) -> list[str]:
         """Tasks that have failed and that nobody has asked why. Cancelling them, as a close does, would hide it."""
         failed = [task for task in self._tasks if task.done() and not task.cancelled() and task._log_traceback]  # noqa: SLF001
         return sorted(f"{task.get_name()} {task.get_coro()}: {task.exception()!r}" for task in failed)
@@ -65,33 +65,33 @@ class SimulatedLoop(FakeTimeLoop):
     def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ANN401
         if self.random is None or not isinstance(executor, ThreadPoolExecutor):
             return super().run_in_executor(executor, func, *args)
-        work = _Work(current_host(), lambda: func(*args), self.create_future())
+        work = _ExecutorJob(current_host(), lambda: func(*args), self.create_future())
         line = self._working.setdefault(executor, deque())
         line.append(work)
         if len(line) == 1:
-            self.call_later(self.random.uniform(0, self.disk_s), self._do, line)
+            self.call_later(self.random.uniform(0, self.disk_s), self._run_job, line)
         return work.answer
 
-    def _do(self, line: deque[_Work]) -> None:
+    def _run_job(self, job: deque[_ExecutorJob]) -> None:
         """Make a call; the answer takes a while, too: a crash may come between."""
-        work = line[0]
+        work = job[0]
         work.is_done = True
         result, error = _result_of(work.call)
         assert self.random is not None
-        self.call_later(self.random.uniform(0, self.disk_s), self._answer, line, result, error)
+        self.call_later(self.random.uniform(0, self.disk_s), self._finish_job, job, result, error)
 
-    def _answer(self, line: deque[_Work], result: object, error: Exception | None) -> None:
-        work = line.popleft()
+    def _finish_job(self, job: deque[_ExecutorJob], result: object, error: Exception | None) -> None:
+        work = job.popleft()
         if not work.answer.done():
             if error is None:
                 work.answer.set_result(result)
             else:
                 work.answer.set_exception(error)
-        if line:
+        if job:
             assert self.random is not None
-            self.call_later(self.random.uniform(0, self.disk_s), self._do, line)
+            self.call_later(self.random.uniform(0, self.disk_s), self._run_job, job)
 
-    def interrupted(self, host: str) -> list[Callable[[], Any]]:
+    def interrupted_jobs(self, host: str) -> list[Callable[[], Any]]:
         """What a process that is no more was about to do on its disk; it is forgotten."""
         found = [
             line[0].call for line in self._working.values() if line and line[0].host == host and not line[0].is_done
@@ -125,14 +125,14 @@ class SpoolDisk:
 
     def crash(self, loop: SimulatedLoop, host: str) -> None:
         """The process is gone, perhaps with the machine: what was being written is there in part, or not at all."""
-        for call in loop.interrupted(host):
+        for call in loop.interrupted_jobs(host):
             if self._random.random() < 0.5:
-                self._tear(call)
+                self._tear_write(call)
         before = self.folder
         self._number += 1
         shutil.copytree(before, self.folder, ignore=shutil.ignore_patterns("lock", ".*.new"))
 
-    def _tear(self, call: Callable[[], Any]) -> None:
+    def _tear_write(self, call: Callable[[], Any]) -> None:
         before = self._sizes()
         _result_of(call)
         for file, size in self._sizes().items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pair_simulation.planted import FAULTS, Planted
+from tests.pair_simulation.planted import FAULTS, PlantedFault
 from tests.pair_simulation.run import run
 
 ENOUGH = 12
@@ -12,8 +12,8 @@ ENOUGH = 12
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.plant.__name__)
-def test_a_planted_fault_is_found(fault: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault.plant(monkeypatch)
+def test_a_planted_fault_is_found(fault: PlantedFault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.apply(monkeypatch)
     for seed in range(fault.first, fault.first + ENOUGH):
         if fault.check in {kind for kind, _ in run(seed, change=fault.change).problems}:
             return

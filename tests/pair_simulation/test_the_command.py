@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.pair_simulation.outages import KINDS
-from tests.seeded.command import command
+from tests.pair_simulation.outages import FAULT_KINDS
+from tests.seeded.command import run_python
 
 MODULE = "tests.pair_simulation"
 PLANTED = """
@@ -16,29 +16,29 @@ sys.exit(command.main())
 
 
 def test_a_seed_means_the_same_in_every_process() -> None:
-    first, second = (command("-m", MODULE, "--replay", "2", hash_seed=hash_seed) for hash_seed in (1, 2))
+    first, second = (run_python("-m", MODULE, "--replay", "2", hash_seed=hash_seed) for hash_seed in (1, 2))
     assert first.stdout == second.stdout
     assert len(first.stdout.splitlines()) > 100
     assert first.stdout.splitlines()[-1].startswith("seed 2: ")
 
 
 def test_a_run_that_fails_says_how_to_repeat_it() -> None:
-    ran = command("-c", PLANTED, "--outages", "10", "--seed", "2", "--processes", "1")
+    ran = run_python("-c", PLANTED, "--outages", "10", "--seed", "2", "--processes", "1")
     assert ran.returncode == 1, ran.stderr
     seed, *_ = [line.split()[3][:-1] for line in ran.stdout.splitlines() if line.startswith("FOUND by seed")]
     assert f"once more: python -m {MODULE} --replay {seed}" in ran.stdout
-    again = command("-c", PLANTED, "--replay", seed)
+    again = run_python("-c", PLANTED, "--replay", seed)
     assert again.returncode == 1
     assert "CHANGED: " in again.stdout
 
 
 def test_runs_that_find_nothing_say_so_with_their_outages_and_paths() -> None:
-    ran = command("-m", MODULE, "--outages", "5", "--seed", "2", "--processes", "2")
+    ran = run_python("-m", MODULE, "--outages", "5", "--seed", "2", "--processes", "2")
     *lines, last = ran.stdout.splitlines()
     assert "runs from seed 2: 0 failed" in last
     counts = {
         name.strip(): int(count.replace(",", ""))
         for name, _, count in (one.rpartition(" ") for one in lines[1:] if one[-1:].isdigit())
     }
-    assert sum(counts.get(kind, 0) for kind in KINDS) >= 5
+    assert sum(counts.get(kind, 0) for kind in FAULT_KINDS) >= 5
     assert counts["sends returned"] >= counts["sent to the primary"] > 0

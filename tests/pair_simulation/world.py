@@ -12,8 +12,8 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.pair_simulation.findings import arrivals
-from tests.pair_simulation.ledger import Ledger
+from tests.pair_simulation.findings import find_arrivals
+from tests.pair_simulation.ledger import SimulationChecker
 from tests.pair_simulation.program import Program
 from tests.pair_simulation.spool_disk import SimulatedLoop, SpoolDisk
 from tests.pair_simulation.traffic import Traffic
@@ -34,7 +34,7 @@ SKEW_MS: Final = 2_000
 _UNREMARKABLE: Final = frozenset({EventKind.MOVED, EventKind.PINGED})
 
 
-class World:
+class PairSimulation:
     """One run's."""
 
     def __init__(self, seed: int, settings: Settings, root: Path) -> None:
@@ -50,15 +50,15 @@ class World:
         self.log: list[str] = []
         self.problems: list[tuple[str, str]] = []
         self.faults: Counter[str] = Counter()
-        self.dead_hosts: list[str] = []
-        self.dead_tasks: list[set[asyncio.Task[Any]]] = []
-        self.dead_pairings: list[Pairing] = []
+        self.killed_hosts: list[str] = []
+        self.killed_tasks: list[set[asyncio.Task[Any]]] = []
+        self.killed_pairings: list[Pairing] = []
         self.incarnations: Counter[str] = Counter()
         """How often each entity was deleted."""
         self.is_ending = False
         self.primary = self._namespace("contoso")
         self.secondary = self._namespace("contoso-backup")
-        self.ledger = Ledger(self.secondary.clock.wall_ms)
+        self.checker = SimulationChecker(self.secondary.clock.wall_ms)
         disk = SpoolDisk(root, Random(f"{seed} spool")) if settings.has_spool else None
         self.app = Program(self, "app", hosts_syphon=False, disk=disk, skew_ms=self._skew_ms())
         self.syphons = [
@@ -112,73 +112,75 @@ class World:
                 await self.primary.create_subscription(plan.path, "all", dead_lettering_on_expiration=True)
             await self.primary.set_status(plan.path, "Active")
 
-    async def collect(self, plan: EntityPlan) -> None:
+    async def collect_arrivals(self, plan: EntityPlan) -> None:
         """Write down all messages that have arrived at an entity."""
         incarnation = self.incarnations[plan.path]
-        self.ledger.places[plan.path, incarnation] = await arrivals(self, plan, incarnation)
+        self.checker.found_copies[plan.path, incarnation] = await find_arrivals(self, plan, incarnation)
 
-    def doom_scheduled(self, plan: EntityPlan) -> None:
+    def mark_scheduled_deleted(self, plan: EntityPlan) -> None:
         """A topic is deleted: scheduled messages that it holds, and no subscription yet, are gone with it."""
-        for letter in self.ledger.letters.values():
+        for letter in self.checker.messages_sent.values():
             if plan.is_topic and letter.path == plan.path and letter.due_ms is not None:
-                letter.is_doomed = True
+                letter.may_be_deleted = True
 
-    def note_clock(self) -> None:
+    def remember_secondary_clock(self) -> None:
         """The secondary's clock is about to be set: remember what it shows."""
         self.latest_secondary_ms = max(self.latest_secondary_ms, self.secondary.clock.wall_ms())
 
-    def bury(self) -> None:
+    def release_killed_processes(self) -> None:
         """Let go of processes that were killed, so that the loop can end: nothing that they still do counts."""
-        for host in self.dead_hosts:
+        for host in self.killed_hosts:
             self.network.refuse(host)
             self.loop.thaw(host)
-        for pairing in self.dead_pairings:
+        for pairing in self.killed_pairings:
             if pairing.spool is not None:
                 with contextlib.suppress(OSError, AssertionError):
                     pairing.spool._files.close()  # noqa: SLF001  # the lock and the file of a process that is no more
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def say(self, line: str) -> None:
+    def trace(self, line: str) -> None:
         line = line.replace(self._root, "")  # it has another name in every run
         self.log.append(f"{self.loop.time() - START_S:10.4f} {line}")
 
-    def problem(self, kind: str, text: str) -> None:
+    def add_problem(self, kind: str, text: str) -> None:
         if not self.is_ending:
             self.problems.append((kind, text))
-            self.say(f"PROBLEM {kind}: {text}")
+            self.trace(f"PROBLEM {kind}: {text}")
 
     def check_tasks(self) -> None:
         """Tasks that nobody waits for must not fail."""
-        for task in self.loop.died():
-            self.problem("DIED", f"a task has failed, and nobody noticed: {task}")
+        for task in self.loop.failed_tasks():
+            self.add_problem("DIED", f"a task has failed, and nobody noticed: {task}")
 
-    def heard(self, host: str) -> Callable[[PairingEvent], None]:
+    def event_listener(self, host: str) -> Callable[[PairingEvent], None]:
         """Who hears of the events of a pairing."""
 
         def hear(event: PairingEvent) -> None:
-            self.ledger.hear(event)
+            self.checker.on_event(event)
             if event.kind not in _UNREMARKABLE:
                 about = event.message_id or event.path or ""
-                self.say(f"  {host}: {event.kind.value} {about} {event.backlog_queue or ''} {event.reason or '':.90}")
+                self.trace(f"  {host}: {event.kind.value} {about} {event.backlog_queue or ''} {event.reason or '':.90}")
 
         return hear
 
     def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A task or a callback has died: nobody may rely on the loop to hide that."""
         error = context.get("exception")
-        self.problem("DIED", f"{context.get('message')}: {error!r}")
+        self.add_problem("DIED", f"{context.get('message')}: {error!r}")
 
 
-class Listener(logging.Handler):
+class LogListener(logging.Handler):
     """Hears what is logged: errors with a traceback are faults of ours, all else is only told."""
 
-    def __init__(self, world: World, level: int) -> None:
+    def __init__(self, simulation: PairSimulation, level: int) -> None:
         super().__init__(level)
-        self._world = world
+        self._simulation = simulation
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.level < logging.ERROR:
-            self._world.say(f"  {record.levelname} {record.getMessage():.150}")
+            self._simulation.trace(f"  {record.levelname} {record.getMessage():.150}")
         if record.exc_info and record.exc_info[1] is not None:
-            self._world.problem("DIED", f"{record.name}: {record.getMessage():.200}: {record.exc_info[1]!r:.200}")
+            self._simulation.add_problem(
+                "DIED", f"{record.name}: {record.getMessage():.200}: {record.exc_info[1]!r:.200}"
+            )

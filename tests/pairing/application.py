@@ -36,29 +36,29 @@ class Application:
         self.pairing: Pairing
         self.events: list[PairingEvent] = []
 
-    def told(self, *kinds: EventKind) -> list[PairingEvent]:
+    def events_of(self, *kinds: EventKind) -> list[PairingEvent]:
         """What it was told of these kinds, in order."""
         return [event for event in self.events if event.kind in kinds]
 
-    def queue(self, path: str = "orders") -> QueueClient:
+    def queue_client(self, path: str = "orders") -> QueueClient:
         """A client of a queue of the primary, made anew."""
         return self.primary.create_queue_client(path)
 
     def backlog_path(self, index: int) -> str:
         return f"{self.namespaces.primary.name}/x-servicebus-transfer/{index}"
 
-    async def parked(self) -> list[BrokeredMessage]:
+    async def parked_messages(self) -> list[BrokeredMessage]:
         """All messages in all backlog queues."""
         queues = self.pairing.rotation.queues
         return [message for queue in queues for message in await self.namespaces.secondary.messages(queue.path)]
 
-    async def arrived(self, path: str = "orders") -> list[str]:
+    async def arrived_bodies(self, path: str = "orders") -> list[str]:
         """The bodies of all messages in a queue of the primary, in order."""
         return [message.text for message in await self.namespaces.primary.messages(path)]
 
 
 @contextlib.asynccontextmanager
-async def application(namespaces: InMemoryPair, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of the pairing, or of both factories
+async def paired_application(namespaces: InMemoryPair, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of the pairing, or of both factories
     """A program that has paired; at its end everything of it is closed.
 
     The option `ports` says where it finds the primary and the secondary: at those of relays.
@@ -84,10 +84,10 @@ async def application(namespaces: InMemoryPair, **options: Any) -> AsyncIterator
 
 
 @contextlib.asynccontextmanager
-async def paired(queues: Sequence[str] = ("orders",), **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401
+async def in_memory_pair_application(queues: Sequence[str] = ("orders",), **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401
     """A pair with queues in its primary, and a program on it."""
     async with InMemoryPair() as namespaces:
         for path in queues:
             await namespaces.primary.create_queue(path)
-        async with application(namespaces, **options) as app:
+        async with paired_application(namespaces, **options) as app:
             yield app

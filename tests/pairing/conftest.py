@@ -1,5 +1,5 @@
 """Fixtures of several files here."""
 
-from tests.withholding import cannot_withhold, waiting
+from tests.withholding import cannot_withhold, waiting_state
 
-__all__ = ["cannot_withhold", "waiting"]
+__all__ = ["cannot_withhold", "waiting_state"]

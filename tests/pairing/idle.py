@@ -11,13 +11,13 @@ import argparse
 import asyncio
 import sys
 
-from tests.pairing.application import paired
+from tests.pairing.application import in_memory_pair_application
 from twinbus.testing import run
 
 
-async def idle(hours: int) -> int:
+async def run_idle_syphon(hours: int) -> int:
     """Receive calls on ten backlog queues in so many hours."""
-    async with paired(backlog_queue_count=10, enable_syphon=True) as app:
+    async with in_memory_pair_application(backlog_queue_count=10, enable_syphon=True) as app:
         await asyncio.sleep(hours * 3600 + 30)
         return sum(row.receives + row.empty_receives for row in app.namespaces.secondary.usage())
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=int, default=720)
     hours = parser.parse_args().hours
-    calls = run(idle(hours), wall_limit_s=None)
+    calls = run(run_idle_syphon(hours), wall_limit_s=None)
     print(f"{calls:,} receive calls of 10 idle backlog queues in {hours:,} hours, as the server counts them")  # noqa: T201  # what was asked for
     return 0 if calls == 40 * hours else 1
 

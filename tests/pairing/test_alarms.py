@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from tests.pairing.application import application, paired
+from tests.pairing.application import in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.client.pairing import AlarmKind, EventKind
-from twinbus.client.pairing.draining_by_hand import DrainingByHand
+from twinbus.client.pairing.draining_by_hand import ManualDrain
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ LOOK_S: Final = AFTER_S / 3
 
 
 def alarms(app: Application) -> list[tuple[AlarmKind, str | None]]:
-    return [(alarm.kind, alarm.backlog_queue) for alarm in app.pairing.seen.alarms.raised]
+    return [(alarm.kind, alarm.backlog_queue) for alarm in app.pairing.observers.alarms.raised]
 
 
 @in_virtual_time
 async def test_q20_parked_messages_that_nobody_drains_raise_one_alarm_until_they_are_drained() -> None:
-    async with paired(failover_interval=0, backlog_queue_count=1, alarm_after=AFTER_S) as app:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, alarm_after=AFTER_S) as app:
         app.namespaces.primary.outage.stop()
         for text in ("apples", "pears", "plums"):
-            await app.queue().send(BrokeredMessage(text))
+            await app.queue_client().send(BrokeredMessage(text))
         await asyncio.sleep(AFTER_S + 10)
         assert alarms(app) == [], "its time is not over"
         await asyncio.sleep(4 * AFTER_S)
@@ -38,14 +38,14 @@ async def test_q20_parked_messages_that_nobody_drains_raise_one_alarm_until_they
         assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.NOT_DRAINED, app.backlog_path(0))
         assert f"3 messages in '{app.backlog_path(0)}'" in alarm.reason
         assert "this program runs no syphon" in alarm.reason
-        assert len(app.told(EventKind.ALARM)) == 1
+        assert len(app.events_of(EventKind.ALARM)) == 1
         app.namespaces.primary.outage.restore()
-        async with application(app.namespaces, backlog_queue_count=1, enable_syphon=True):
+        async with paired_application(app.namespaces, backlog_queue_count=1, enable_syphon=True):
             await asyncio.sleep(2 * LOOK_S)
-        assert sorted(await app.arrived()) == ["apples", "pears", "plums"]
+        assert sorted(await app.arrived_bodies()) == ["apples", "pears", "plums"]
         assert alarms(app) == []
-        assert len(app.told(EventKind.ALARM_OVER)) == 1
-        assert not app.pairing.seen.alarms.is_looking
+        assert len(app.events_of(EventKind.ALARM_OVER)) == 1
+        assert not app.pairing.observers.alarms.is_checking
 
 
 def test_q20_an_alarm_is_a_log_record_a_metric_and_part_of_the_report(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,16 +54,16 @@ def test_q20_an_alarm_is_a_log_record_a_metric_and_part_of_the_report(caplog: py
     @in_virtual_time
     async def scenario() -> None:
         registry = CollectorRegistry()
-        async with paired(failover_interval=0, backlog_queue_count=1, alarm_after=AFTER_S) as app:
+        async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, alarm_after=AFTER_S) as app:
             app.pairing.metrics(registry)
             app.namespaces.primary.outage.stop()
-            await app.queue().send(BrokeredMessage("apples"))
+            await app.queue_client().send(BrokeredMessage("apples"))
             await asyncio.sleep(2 * AFTER_S)
             labels = {"primary": "contoso", "kind": "not_drained"}
             assert registry.get_sample_value("twinbus_pairing_alarms", labels) == 1
             labels = {"primary": "contoso", "backlog_queue": app.backlog_path(0)}
             assert registry.get_sample_value("twinbus_pairing_parked_messages", labels) == 1
-            assert AlarmKind.NOT_DRAINED.value in app.pairing.seen.reports.text()
+            assert AlarmKind.NOT_DRAINED.value in app.pairing.observers.reports.to_json()
 
     with caplog.at_level(logging.ERROR, "twinbus.client.pairing"):
         scenario()
@@ -74,15 +74,15 @@ def test_q20_an_alarm_is_a_log_record_a_metric_and_part_of_the_report(caplog: py
 
 @in_virtual_time
 async def test_q20_an_old_backlog_raises_no_alarm_while_it_is_being_drained() -> None:
-    async with paired(failover_interval=0, backlog_queue_count=1, alarm_after=AFTER_S) as app:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, alarm_after=AFTER_S) as app:
         app.namespaces.primary.outage.stop()
         for _ in range(20):
-            await app.queue().send(BrokeredMessage("apples"))
+            await app.queue_client().send(BrokeredMessage("apples"))
         slow = app.pairing.secondary.create_message_receiver(app.backlog_path(0), ReceiveMode.RECEIVE_AND_DELETE)
         for _ in range(20):
             await asyncio.sleep(LOOK_S)
             assert await slow.receive(1) is not None
-        assert app.told(EventKind.ALARM) == []
+        assert app.events_of(EventKind.ALARM) == []
 
 
 @in_virtual_time
@@ -90,27 +90,27 @@ async def test_q20_messages_at_or_above_the_count_raise_an_alarm_until_they_are_
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         namespaces.primary.outage.stop()
-        async with application(namespaces, failover_interval=0, backlog_queue_count=8) as wide:
+        async with paired_application(namespaces, failover_interval=0, backlog_queue_count=8) as wide:
             for _ in range(80):  # each has a queue of its own choice: some are chosen by nobody once in 2^13 runs
-                await wide.queue().send(BrokeredMessage("apples"))
+                await wide.queue_client().send(BrokeredMessage("apples"))
         counts = [len(await namespaces.secondary.messages(wide.backlog_path(index))) for index in range(8)]
-        async with application(
+        async with paired_application(
             namespaces, failover_interval=0, backlog_queue_count=3, enable_syphon=True, alarm_after=AFTER_S
         ) as app:
             await asyncio.sleep(LOOK_S + 1)
             extra = [index for index in range(3, 8) if counts[index]]
             assert extra
             assert alarms(app) == [(AlarmKind.EXTRA_BACKLOG, app.backlog_path(index)) for index in extra]
-            for index, alarm in zip(extra, app.pairing.seen.alarms.raised, strict=True):
+            for index, alarm in zip(extra, app.pairing.observers.alarms.raised, strict=True):
                 assert f"{counts[index]:,} messages in '{app.backlog_path(index)}'" in alarm.reason
                 assert "twinbus pair drain --extra" in alarm.reason
             namespaces.primary.outage.restore()
             await asyncio.sleep(LOOK_S)
-            assert len(await app.arrived()) == sum(counts[:3]), "its syphon drains no others"
+            assert len(await app.arrived_bodies()) == sum(counts[:3]), "its syphon drains no others"
             paths = [app.backlog_path(index) for index in extra]
-            draining = DrainingByHand(app.primary, app.pairing.secondary, app.manager, paths)
+            draining = ManualDrain(app.primary, app.pairing.secondary, app.manager, paths)
             draining.start()
             await asyncio.sleep(LOOK_S + 1)
             await draining.close()
-            assert len(await app.arrived()) == 80
+            assert len(await app.arrived_bodies()) == 80
             assert alarms(app) == []

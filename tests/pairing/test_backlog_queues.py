@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.application import application, paired
+from tests.pairing.application import in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import (
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 @in_virtual_time
 async def test_r010_r021_a_backlog_queue_for_each_index_below_the_count() -> None:
-    async with paired(backlog_queue_count=3) as app:
+    async with in_memory_pair_application(backlog_queue_count=3) as app:
         found = sorted([queue.path async for queue in app.manager.get_queues()])
         assert found == [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
 
 
 @in_virtual_time
 async def test_r011_the_first_one_is_named_exactly_so() -> None:
-    async with paired(backlog_queue_count=1) as app:
+    async with in_memory_pair_application(backlog_queue_count=1) as app:
         assert await app.manager.queue_exists("contoso/x-servicebus-transfer/0")
 
 
 @in_virtual_time
 async def test_r012_to_r019_what_a_backlog_queue_is() -> None:
-    async with paired() as app:
+    async with in_memory_pair_application() as app:
         made = await app.manager.get_queue(app.backlog_path(0))
         assert made.max_size_mb == 5120
         assert made.max_delivery_count == 2_147_483_647
@@ -63,9 +63,9 @@ async def test_r020_r026_a_queue_that_is_there_stays_as_it_is() -> None:
         await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/0", max_delivery_count=7)
         _, secondary = namespaces.factories()
         await secondary.create_queue_client("contoso/x-servicebus-transfer/0").send(BrokeredMessage("mine"))
-        async with application(namespaces) as app:
+        async with paired_application(namespaces) as app:
             assert (await app.manager.get_queue(app.backlog_path(0))).max_delivery_count == 7
-            assert [message.text for message in await app.parked()] == ["mine"]
+            assert [message.text for message in await app.parked_messages()] == ["mine"]
 
 
 @in_virtual_time
@@ -73,18 +73,18 @@ async def test_r022_r023_r024_extra_backlog_queues_stay_and_are_not_used() -> No
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/7")
-        async with application(namespaces, backlog_queue_count=5, failover_interval=0) as app:
+        async with paired_application(namespaces, backlog_queue_count=5, failover_interval=0) as app:
             namespaces.primary.outage.stop()
             for number in range(200):
-                await app.queue().send(BrokeredMessage(str(number)))
-            assert len(await app.parked()) == 200
+                await app.queue_client().send(BrokeredMessage(str(number)))
+            assert len(await app.parked_messages()) == 200
             assert await namespaces.secondary.messages("contoso/x-servicebus-transfer/7") == []
-            assert app.pairing.rotation.extra == ["contoso/x-servicebus-transfer/7"]
+            assert app.pairing.rotation.extra_paths == ["contoso/x-servicebus-transfer/7"]
 
 
 @in_virtual_time
 async def test_r025_closing_leaves_the_backlog_queues_where_they_are() -> None:
-    async with paired() as app:
+    async with in_memory_pair_application() as app:
         await app.pairing.close()
         assert await app.manager.queue_exists(app.backlog_path(2))
 
@@ -94,7 +94,7 @@ async def test_q15_the_count_tells_how_many_were_found_or_made_where_others_coul
     async with InMemoryPair(limits=NamespaceLimits(max_entities=3)) as namespaces:
         await namespaces.primary.create_queue("orders")
         await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/4")
-        async with application(namespaces, backlog_queue_count=5, failover_interval=0) as app:
+        async with paired_application(namespaces, backlog_queue_count=5, failover_interval=0) as app:
             assert app.pairing.backlog_queue_count == 3
             assert app.pairing.options.backlog_queue_count == 3
             used = sorted(queue.path for queue in app.pairing.rotation.queues)
@@ -102,8 +102,8 @@ async def test_q15_the_count_tells_how_many_were_found_or_made_where_others_coul
             assert app.backlog_path(4) in used
             namespaces.primary.outage.stop()
             for number in range(60):
-                await app.queue().send(BrokeredMessage(str(number)))
-            assert sorted({event.backlog_queue for event in app.told(EventKind.PARKED)}, key=str) == used
+                await app.queue_client().send(BrokeredMessage(str(number)))
+            assert sorted({event.backlog_queue for event in app.events_of(EventKind.PARKED)}, key=str) == used
 
 
 @in_virtual_time
@@ -129,10 +129,10 @@ async def test_q15_a_secondary_that_does_not_answer_is_an_error_and_the_call_may
     async with InMemoryPair() as namespaces:
         namespaces.secondary.outage.stop()
         with pytest.raises(PairingFailed, match="the backlog queues of the secondary cannot be listed"):
-            async with application(namespaces):
+            async with paired_application(namespaces):
                 pass
         namespaces.secondary.outage.restore()
-        async with application(namespaces) as app:
+        async with paired_application(namespaces) as app:
             assert app.pairing.backlog_queue_count == 3
 
 
@@ -230,13 +230,13 @@ async def test_q23_the_name_is_needed_where_the_host_does_not_tell_it() -> None:
 
 @in_virtual_time
 async def test_backlog_queues_that_are_deleted_under_it_are_made_again() -> None:
-    async with paired(failover_interval=0, backlog_queue_count=2) as app:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=2) as app:
         app.namespaces.primary.outage.stop()
         for index in range(2):
             await app.namespaces.secondary.entities.delete(app.backlog_path(index))
         with pytest.raises(NotSent):
-            await app.queue().send(BrokeredMessage("apples"))
+            await app.queue_client().send(BrokeredMessage("apples"))
         await asyncio.sleep(1)
-        await app.queue().send(BrokeredMessage("pears"))
-        assert [message.text for message in await app.parked()] == ["pears"]
-        assert len(app.told(EventKind.QUEUE_BACK)) == 2
+        await app.queue_client().send(BrokeredMessage("pears"))
+        assert [message.text for message in await app.parked_messages()] == ["pears"]
+        assert len(app.events_of(EventKind.QUEUE_BACK)) == 2

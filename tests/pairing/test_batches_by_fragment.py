@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.application import Application, application
+from tests.pairing.application import Application, paired_application
 from tests.pairing.test_fragment_outages import DOWN, UP, partitioned, peeked, texts_of_parked
-from tests.partitioned.bus import key_of
+from tests.partitioned.bus import key_for_fragment
 from twinbus.client import BrokeredMessage
 from twinbus.client.events import SendFailed, Sent
 from twinbus.client.pairing import EntityState, EventKind, MessageCannotBeParked, NotSent
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT = 262_144
-MARK = "x-ms-possible-duplicate"
+DUPLICATE_MARK = "x-ms-possible-duplicate"
 FRAGMENTS, STORES = 16, 4
-KEYS = [key_of(fragment) for fragment in range(FRAGMENTS)]
+KEYS = [key_for_fragment(fragment) for fragment in range(FRAGMENTS)]
 
 
 def batch(name: str = "", *, rounds: int = 4) -> list[BrokeredMessage]:
@@ -56,21 +56,21 @@ def by_key(found: Sequence[str]) -> dict[str, list[str]]:
 
 async def arrived_but(app: Application, uncertain: Sequence[str]) -> list[str]:
     """What is in the primary, but for messages that its failed store may have."""
-    there = await app.queue().peek_batch(1_000)
+    there = await app.queue_client().peek_batch(1_000)
     return [message.text for message in there if message.text not in {"the last", *uncertain}]
 
 
 async def marked(app: Application) -> set[str]:
     """Messages, parked or at the primary, that say that they may be there twice."""
-    there = [*await app.parked(), *await app.queue().peek_batch(1_000)]
-    return {message.text for message in there if MARK in message.properties}
+    there = [*await app.parked_messages(), *await app.queue_client().peek_batch(1_000)]
+    return {message.text for message in there if DUPLICATE_MARK in message.properties}
 
 
 @pytest.mark.parametrize("is_known", [False, True])
 @in_virtual_time
 async def test_x07_q22_only_messages_whose_fragment_is_down_are_parked_and_in_order(*, is_known: bool) -> None:
     async with partitioned(failover_interval=60) as app:
-        orders, sent = app.queue(), batch()
+        orders, sent = app.queue_client(), batch()
         if is_known:
             for fragment in range(1, FRAGMENTS, STORES):
                 await orders.send(BrokeredMessage("before", session_id=KEYS[fragment]))
@@ -78,11 +78,11 @@ async def test_x07_q22_only_messages_whose_fragment_is_down_are_parked_and_in_or
         parked = [text for text in await texts_of_parked(app) if text != "before"]
         assert parked == texts(sent, down=True)
         assert by_key(await peeked(app)) == by_key(texts(sent, down=False))
-        assert len({event.backlog_queue for event in app.told(EventKind.PARKED)}) == 1
+        assert len({event.backlog_queue for event in app.events_of(EventKind.PARKED)}) == 1
         assert await marked(app) - {"before"} == set(), "the primary said that it had stored nothing"
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY
-        assert not app.told(EventKind.SUSPECTED, EventKind.FAILED_OVER)
-        assert sorted(event.fragment or 0 for event in app.told(EventKind.FRAGMENT_DOWN)) == [1, 5, 9, 13]
+        assert not app.events_of(EventKind.SUSPECTED, EventKind.FAILED_OVER)
+        assert sorted(event.fragment or 0 for event in app.events_of(EventKind.FRAGMENT_DOWN)) == [1, 5, 9, 13]
 
 
 @pytest.mark.parametrize("kind", ["fail_store", "hang_store"])
@@ -93,11 +93,11 @@ async def test_x07_what_a_primary_has_stored_of_a_batch_is_not_sent_again_and_th
     async with partitioned(None, failover_interval=60) as app:
         sent = batch()
         getattr(app.namespaces.primary.outage, kind)(1)
-        await app.queue().send_batch(sent)
+        await app.queue_client().send_batch(sent)
         assert await texts_of_parked(app) == texts(sent, down=True)
         assert by_key(await peeked(app)) == by_key(texts(sent, down=False)), "each is there once"
         assert await marked(app) == set(texts(sent, down=True)), "nobody knows what that store has"
-        assert not app.told(EventKind.SUSPECTED, EventKind.FAILED_OVER)
+        assert not app.events_of(EventKind.SUSPECTED, EventKind.FAILED_OVER)
 
 
 def full_batch(keys: Sequence[str]) -> list[BrokeredMessage]:
@@ -113,9 +113,9 @@ def full_batch(keys: Sequence[str]) -> list[BrokeredMessage]:
 @in_virtual_time
 async def test_x07_q04_a_full_batch_is_sent_again_in_parts_and_what_is_stored_of_a_part_is_not_sent_once_more() -> None:
     async with partitioned(None, failover_interval=60) as app:
-        orders, outage = app.queue(), app.namespaces.primary.outage
+        orders, outage = app.queue_client(), app.namespaces.primary.outage
         await orders.send(BrokeredMessage("the last", session_id=UP))
-        sent = full_batch([UP] * 60 + [DOWN, key_of(3)] * 30)
+        sent = full_batch([UP] * 60 + [DOWN, key_for_fragment(3)] * 30)
         outage.hang()
         sending = asyncio.ensure_future(orders.send_batch(sent))
         await asyncio.sleep(1)
@@ -133,7 +133,7 @@ async def test_x07_q04_a_full_batch_is_sent_again_in_parts_and_what_is_stored_of
 @in_virtual_time
 async def test_x07_messages_without_a_key_are_not_parked() -> None:
     async with partitioned() as app:
-        orders = app.queue()
+        orders = app.queue_client()
         keyless = [BrokeredMessage(f"none.{number}") for number in range(8)]
         keyed = [BrokeredMessage(f"1.{number}", session_id=DOWN) for number in range(8)]
         mixed = [message for pair in zip(keyless, keyed, strict=True) for message in pair]
@@ -146,7 +146,7 @@ async def test_x07_messages_without_a_key_are_not_parked() -> None:
 @in_virtual_time
 async def test_q18_x07_order_holds_against_earlier_and_later_sends_of_the_same_keys() -> None:
     async with partitioned() as app:
-        orders = app.queue()
+        orders = app.queue_client()
         await asyncio.gather(
             orders.send(BrokeredMessage("1.a", session_id=DOWN)),
             orders.send_batch(
@@ -176,7 +176,7 @@ async def test_q22_where_the_secondary_is_down_too_the_error_says_which_messages
         sent = batch(rounds=1)
         app.namespaces.secondary.outage.stop()
         with pytest.raises(NotSent, match="12 messages of it are safe") as failed:
-            await app.queue().send_batch(sent)
+            await app.queue_client().send_batch(sent)
         assert [sent[place].text for place in failed.value.stored] == texts(sent, down=False)
         assert failed.value.safe == 1
         assert sorted(await peeked(app)) == sorted(texts(sent, down=False))
@@ -187,7 +187,7 @@ async def test_x08_with_a_spool_the_rest_of_such_a_batch_is_kept_there(tmp_path:
     async with partitioned(operation_timeout=20, spool_dir=tmp_path) as app:
         sent = batch()
         app.namespaces.secondary.outage.stop()
-        await app.queue().send_batch(sent)
+        await app.queue_client().send_batch(sent)
         assert app.pairing.spool_status is not None
         assert app.pairing.spool_status.count == len(texts(sent, down=True))
         app.namespaces.secondary.outage.restore()
@@ -214,14 +214,14 @@ async def test_q08_q22_if_a_message_whose_fragment_is_down_cannot_be_parked_noth
         sender = app.primary.create_message_sender("orders")
         assert not sender.can_be_parked([BrokeredMessage("small", session_id=UP), large])
         with pytest.raises(MessageCannotBeParked):
-            await app.queue().send_batch([BrokeredMessage("small", session_id=UP), large])
-        assert (await app.parked(), await peeked(app)) == ([], [])
+            await app.queue_client().send_batch([BrokeredMessage("small", session_id=UP), large])
+        assert (await app.parked_messages(), await peeked(app)) == ([], [])
 
 
 @in_virtual_time
 async def test_q22_if_the_primary_refuses_the_others_nothing_is_parked_and_the_error_is_the_primarys() -> None:
     async with partitioned() as app:
-        orders = app.queue()
+        orders = app.queue_client()
         await orders.send(BrokeredMessage("before", session_id=DOWN))
         app.namespaces.primary.broker.find_sendable("orders").set_status("SendDisabled")
         with pytest.raises(EntityDisabled):
@@ -241,7 +241,7 @@ async def test_x09_of_a_batch_that_is_stored_in_part_only_the_others_are_written
         app.primary.events.listen(events.append, {Sent, SendFailed})
         app.namespaces.primary.outage.fail_store(1)
         with pytest.raises(PartlyStored) as failed:
-            await app.queue().send_batch(sent)
+            await app.queue_client().send_batch(sent)
         assert [sent[place].text for place in failed.value.stored] == texts(sent, down=False)
         assert texts_of(events, SendFailed) == texts(sent, down=True)
         assert texts_of(events, Sent) == texts(sent, down=False)
@@ -255,11 +255,11 @@ async def test_x08_a_spooled_batch_that_the_primary_stores_in_part_goes_on_with_
     async with InMemoryPair(stores=STORES) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True)
         options = {"failover_interval": 0, "operation_timeout": 20, "park_on_fragment_outage": parks}
-        async with application(namespaces, spool_dir=tmp_path, ping_primary_interval=10, **options) as app:
+        async with paired_application(namespaces, spool_dir=tmp_path, ping_primary_interval=10, **options) as app:
             sent = batch()
             namespaces.primary.outage.stop()
             namespaces.secondary.outage.stop()
-            await app.queue().send_batch(sent)
+            await app.queue_client().send_batch(sent)
             namespaces.primary.outage.restore()
             namespaces.primary.outage.fail_store(1)
             await asyncio.sleep(120)
@@ -270,6 +270,6 @@ async def test_x08_a_spooled_batch_that_the_primary_stores_in_part_goes_on_with_
             await asyncio.sleep(300)
             arrived = await namespaces.primary.messages("orders")
             assert {message.text for message in arrived} == {message.text for message in sent}
-            once = [message.text for message in arrived if MARK not in message.properties]
+            once = [message.text for message in arrived if DUPLICATE_MARK not in message.properties]
             assert len(once) == len(set(once)), "whatever is there twice says so"
             assert app.pairing.spool_status.count == 0

@@ -7,8 +7,8 @@ import datetime as dt
 
 import pytest
 
-from tests.pairing.application import Application, paired
-from tests.parts import part_of
+from tests.pairing.application import Application, in_memory_pair_application
+from tests.parts import local_part
 from twinbus.client import NO_RETRY, BrokeredMessage
 from twinbus.client.pairing import NotSent
 from twinbus.model.errors import FailureClass, QuotaExceeded, ServerBusy
@@ -25,19 +25,19 @@ def busy_backlog(app: Application) -> None:
 
 @in_virtual_time
 async def test_a_send_to_a_busy_primary_is_tried_again_within_a_short_timeout() -> None:
-    async with paired(failover_interval=0, operation_timeout=LIMIT_S) as app:
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=LIMIT_S) as app:
         outage, loop = app.namespaces.primary.outage, asyncio.get_running_loop()
         outage.busy("orders")
         loop.call_later(BUSY_S, outage.restore)
-        await app.queue().send(BrokeredMessage("apples"))
-        assert await app.arrived() == ["apples"]
+        await app.queue_client().send(BrokeredMessage("apples"))
+        assert await app.arrived_bodies() == ["apples"]
         assert app.events == []
 
 
 @in_virtual_time
 async def test_a_primary_that_stays_busy_fails_each_send_late_and_is_asked_few_times() -> None:
-    async with paired(failover_interval=0, operation_timeout=LIMIT_S, retry_policy=NO_RETRY) as app:
-        queue, loop = app.queue(), asyncio.get_running_loop()
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=LIMIT_S, retry_policy=NO_RETRY) as app:
+        queue, loop = app.queue_client(), asyncio.get_running_loop()
         await queue.send(BrokeredMessage("before"))
         app.namespaces.primary.outage.busy("orders")
         for _ in range(3):
@@ -51,25 +51,27 @@ async def test_a_primary_that_stays_busy_fails_each_send_late_and_is_asked_few_t
 
 @in_virtual_time
 async def test_a_schedule_at_a_busy_primary_is_tried_again_within_a_short_timeout() -> None:
-    async with paired(failover_interval=0, operation_timeout=LIMIT_S) as app:
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=LIMIT_S) as app:
         outage, loop = app.namespaces.primary.outage, asyncio.get_running_loop()
         when = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 3600, dt.UTC)
         outage.busy("orders")
         loop.call_later(BUSY_S, outage.restore)
-        assert await app.queue().schedule(BrokeredMessage("apples"), when) > 0
+        assert await app.queue_client().schedule(BrokeredMessage("apples"), when) > 0
         outage.busy("orders")
         begun_s = loop.time()
         with pytest.raises(ServerBusy):
-            await app.queue().schedule(BrokeredMessage("pears"), when)
+            await app.queue_client().schedule(BrokeredMessage("pears"), when)
         assert 0.75 * LIMIT_S < loop.time() - begun_s <= LIMIT_S
 
 
 @in_virtual_time
 async def test_what_the_triggers_call_throttled_is_waited_for_in_the_same_way() -> None:
-    async with paired(operation_timeout=LIMIT_S, triggers={QuotaExceeded: FailureClass.THROTTLED}) as app:
-        queue, loop = app.queue(), asyncio.get_running_loop()
+    async with in_memory_pair_application(
+        operation_timeout=LIMIT_S, triggers={QuotaExceeded: FailureClass.THROTTLED}
+    ) as app:
+        queue, loop = app.queue_client(), asyncio.get_running_loop()
         entity = app.namespaces.primary.broker.find_sendable("orders")
-        part_of(entity).held_bytes = lambda: 1 << 40  # type: ignore[method-assign]
+        local_part(entity).stored_bytes = lambda: 1 << 40  # type: ignore[method-assign]
         begun_s = loop.time()
         with pytest.raises(QuotaExceeded):
             await queue.send(BrokeredMessage("apples"))
@@ -78,22 +80,22 @@ async def test_what_the_triggers_call_throttled_is_waited_for_in_the_same_way() 
 
 @in_virtual_time
 async def test_a_send_that_has_to_be_parked_waits_for_a_busy_secondary() -> None:
-    async with paired(failover_interval=0, operation_timeout=LIMIT_S) as app:
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=LIMIT_S) as app:
         outage, loop = app.namespaces.secondary.outage, asyncio.get_running_loop()
         app.namespaces.primary.outage.stop()
         busy_backlog(app)
         loop.call_later(BUSY_S, outage.restore)
-        await app.queue().send(BrokeredMessage("apples"))
-        assert [message.text for message in await app.parked()] == ["apples"]
+        await app.queue_client().send(BrokeredMessage("apples"))
+        assert [message.text for message in await app.parked_messages()] == ["apples"]
 
 
 @in_virtual_time
 async def test_a_secondary_that_stays_busy_fails_the_send_late() -> None:
-    async with paired(failover_interval=0, operation_timeout=LIMIT_S) as app:
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=LIMIT_S) as app:
         app.namespaces.primary.outage.stop()
         busy_backlog(app)
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         with pytest.raises(NotSent, match="is too busy"):
-            await app.queue().send(BrokeredMessage("apples"))
+            await app.queue_client().send(BrokeredMessage("apples"))
         assert 0.75 * LIMIT_S < loop.time() - begun_s <= LIMIT_S

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.metering.used import counted, message_of, used
-from tests.pairing.application import application, paired
+from tests.metering.used import message_of_size, nonzero_counts, total_usage
+from tests.pairing.application import in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
 from twinbus.model.usage import add_rows, document_operations, operations
-from twinbus.pipeline.costs.charges import RETURNED_BYTES, Charges, parked, pings, total
+from twinbus.pipeline.costs.charges import RETURNED_BYTES, Charges, parked_message_charges, ping_charges, sum_charges
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 if TYPE_CHECKING:
@@ -33,31 +33,33 @@ async def receive(app: Application, count: int) -> None:
 @in_virtual_time
 async def test_r080_each_of_the_four_stages_of_a_parked_message_is_charged_exactly_once() -> None:
     """The syphon is at work all the time: it takes nothing from the backlog before the primary is there again."""
-    async with paired(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
         await asyncio.sleep(1)
         primary, secondary, backlog = app.namespaces.primary, app.namespaces.secondary, app.backlog_path(0)
         primary.outage.stop()
         for number in range(PARKED):
-            await app.queue().send(BrokeredMessage(f"order {number}"))
+            await app.queue_client().send(BrokeredMessage(f"order {number}"))
         await asyncio.sleep(30)
-        assert used(secondary, backlog).receives == 0
+        assert total_usage(secondary, backlog).receives == 0
         primary.outage.restore()
         await asyncio.sleep(31)
-        assert len(app.told(EventKind.MOVED)) == PARKED
+        assert len(app.events_of(EventKind.MOVED)) == PARKED
         await receive(app, PARKED)
         once = dict.fromkeys(("sends", "send_units", "receives", "receive_units", "settlements"), PARKED)
-        there, here = used(secondary, backlog), used(primary, "orders")
+        there, here = total_usage(secondary, backlog), total_usage(primary, "orders")
         # The outage ended the poll that was out; a pump peeks for deferred messages when it starts, before and after;
         # beside these, one call has made the queue, and one ping was answered.
-        assert counted(there) == once | {"empty_receives": 1, "peeks": 2, "management": 1}
-        assert counted(here) == once | {"pings": 1}
+        assert nonzero_counts(there) == once | {"empty_receives": 1, "peeks": 2, "management": 1}
+        assert nonzero_counts(here) == once | {"pings": 1}
         assert document_operations(there) + document_operations(here) == 4 * PARKED + 2
         assert operations(there) + operations(here) == 6 * PARKED + 2 + 3
 
 
 @in_virtual_time
 async def test_r080_a_pump_that_starts_as_the_primary_is_lost_receives_nothing_either() -> None:
-    async with paired(failover_interval=0, backlog_queue_count=1, enable_syphon=True, operation_timeout=600) as app:
+    async with in_memory_pair_application(
+        failover_interval=0, backlog_queue_count=1, enable_syphon=True, operation_timeout=600
+    ) as app:
         await asyncio.sleep(1)
         primary, secondary = app.namespaces.primary, app.namespaces.secondary
         has_started = asyncio.Event()
@@ -67,9 +69,9 @@ async def test_r080_a_pump_that_starts_as_the_primary_is_lost_receives_nothing_e
         secondary.outage.slow(2)
         await has_started.wait()  # it looks for deferred messages now, before it receives
         primary.outage.stop()
-        await app.queue().send_batch([BrokeredMessage(f"order {number}") for number in range(PARKED)])
+        await app.queue_client().send_batch([BrokeredMessage(f"order {number}") for number in range(PARKED)])
         await asyncio.sleep(30)
-        assert used(secondary, app.backlog_path(0)).receives == 0
+        assert total_usage(secondary, app.backlog_path(0)).receives == 0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_r081_size_and_bandwidth_are_charged_at_each_of_the_four_stages(
     size: int, units: tuple[int, int, int, int]
 ) -> None:
     stages = park_one(size)
-    predicted = parked(size, parking_bytes=37, returned_bytes=RETURNED_BYTES)
+    predicted = parked_message_charges(size, parking_bytes=37, returned_bytes=RETURNED_BYTES)
     assert tuple(one.document for one in predicted.values()) == units
     assert tuple(charged for charged, _ in stages) == units
     assert all(size < sent < size + 2_048 for _, sent in stages), "each carries the whole message"
@@ -94,15 +96,18 @@ def test_r081_size_and_bandwidth_are_charged_at_each_of_the_four_stages(
 @in_virtual_time
 async def park_one(size: int) -> list[tuple[int, int]]:
     """Units and bytes of the four stages of a message that is parked: properties and body have `size` bytes."""
-    async with paired(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
         await asyncio.sleep(1)
         app.namespaces.primary.outage.stop()
-        await app.queue().send(message_of(size))
+        await app.queue_client().send(message_of_size(size))
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(61)
         await receive(app, 1)
-        backlog, orders = used(app.namespaces.secondary, app.backlog_path(0)), used(app.namespaces.primary, "orders")
-        (ping,) = app.told(EventKind.PINGED)
+        backlog, orders = (
+            total_usage(app.namespaces.secondary, app.backlog_path(0)),
+            total_usage(app.namespaces.primary, "orders"),
+        )
+        (ping,) = app.events_of(EventKind.PINGED)
         assert (ping.reason, orders.pings) == (None, 1)
         return [
             stage
@@ -113,17 +118,17 @@ async def park_one(size: int) -> list[tuple[int, int]]:
 
 @in_virtual_time
 async def test_r082_each_ping_is_charged_like_a_message_whether_it_is_answered_or_refused() -> None:
-    async with paired(failover_interval=0) as app:
+    async with in_memory_pair_application(failover_interval=0) as app:
         primary = app.namespaces.primary
         primary.outage.fail_store()
-        await app.queue().send(BrokeredMessage("apples"))
-        before = used(primary, "orders")
+        await app.queue_client().send(BrokeredMessage("apples"))
+        before = total_usage(primary, "orders")
         await asyncio.sleep(10 * 60 + 1)
-        refused = used(primary, "orders")
+        refused = total_usage(primary, "orders")
         primary.outage.restore()
         await asyncio.sleep(60)
-        pinged = used(primary, "orders")
-        assert len(app.told(EventKind.PINGED)) == 11
+        pinged = total_usage(primary, "orders")
+        assert len(app.events_of(EventKind.PINGED)) == 11
         assert (refused.failed_pings, pinged.failed_pings, pinged.pings) == (10, 10, 1)
         assert (pinged.sends, pinged.receives) == (0, 0), "nobody gets to see one"
         assert pinged.send_bytes > refused.send_bytes == before.send_bytes, "one that is taken costs bandwidth, too"
@@ -139,16 +144,16 @@ async def test_c06_an_outage_costs_a_ping_of_each_client_for_each_entity_and_who
         for path in entities:
             await namespaces.primary.create_queue(path)
         async with (
-            application(namespaces, failover_interval=0) as one,
-            application(namespaces, failover_interval=0) as two,
+            paired_application(namespaces, failover_interval=0) as one,
+            paired_application(namespaces, failover_interval=0) as two,
         ):
             namespaces.primary.outage.fail_store()
             for app in (one, two):
                 for path in entities:
-                    await app.queue(path).send(BrokeredMessage("apples"))
+                    await app.queue_client(path).send(BrokeredMessage("apples"))
             await asyncio.sleep(5 * 60 + 30)
-            row = used(namespaces.primary)
-            assert row.failed_pings == pings(5 * 60 + 30, 60, entities=3, clients=2, factories=1).document == 30
+            row = total_usage(namespaces.primary)
+            assert row.failed_pings == ping_charges(5 * 60 + 30, 60, entities=3, clients=2, factories=1).document == 30
 
 
 @in_virtual_time
@@ -157,7 +162,9 @@ async def test_c07_a_message_parked_for_a_topic_is_charged_three_times_and_once_
         await namespaces.primary.create_topic("news")
         for name in ("one", "other"):
             await namespaces.primary.create_subscription("news", name)
-        async with application(namespaces, failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
+        async with paired_application(
+            namespaces, failover_interval=0, backlog_queue_count=1, enable_syphon=True
+        ) as app:
             await asyncio.sleep(1)
             namespaces.primary.outage.stop()
             await app.primary.create_topic_client("news").send(BrokeredMessage("rain"))
@@ -169,6 +176,10 @@ async def test_c07_a_message_parked_for_a_topic_is_charged_three_times_and_once_
                 message = await subscription.receive(5)
                 assert message is not None
                 await subscription.complete(message)
-            row = add_rows([used(namespaces.primary), used(namespaces.secondary, app.backlog_path(0))])
+            row = add_rows([total_usage(namespaces.primary), total_usage(namespaces.secondary, app.backlog_path(0))])
             messages = (row.send_units + row.receive_units, row.send_units + row.receive_units + row.settlements)
-            assert Charges(*messages) == total(parked(1_000, subscriptions=2)) == Charges(3 + 2, 4 + 2 * 2)
+            assert (
+                Charges(*messages)
+                == sum_charges(parked_message_charges(1_000, subscriptions=2))
+                == Charges(3 + 2, 4 + 2 * 2)
+            )

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.pairing.application import Application, application
+from tests.pairing.application import Application, paired_application
 from tests.pairing.test_syphon import dead_letters, park, poisoned
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import ConnectionLost
 from twinbus.client.pairing import AlarmKind, EventKind
-from twinbus.client.pairing.dead_letters import DeadLetters
-from twinbus.client.pairing.rewriting import LOCK_MS
+from twinbus.client.pairing.dead_letters import DeadLetterResend
+from twinbus.client.pairing.rewriting import DEFAULT_LOCK_MS
 from twinbus.client.receiver import MessageReceiver
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import MessageLockLost
@@ -30,27 +30,27 @@ OUTAGE: Final[dict[str, Any]] = {
     "backlog_queue_count": 1,
     "not_found_grace": 0,
 }
-MARK: Final = "x-ms-possible-duplicate"
+DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 
 
 @contextlib.asynccontextmanager
 async def with_dead_letters(*texts: str, sessions: Any = None, **sent: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of messages
     """A program whose messages for `orders` were dead-lettered: the queue was missing for too long."""
-    async with InMemoryPair() as namespaces, application(namespaces, **OUTAGE) as app:
+    async with InMemoryPair() as namespaces, paired_application(namespaces, **OUTAGE) as app:
         namespaces.primary.outage.stop()
         for text in texts:
-            await app.queue().send(BrokeredMessage(text, **sent | (sessions or {}).get(text, {})))
+            await app.queue_client().send(BrokeredMessage(text, **sent | (sessions or {}).get(text, {})))
         namespaces.primary.outage.restore()
         await asyncio.sleep(120)
         assert len(await dead_letters(app)) == len(texts)
         yield app
 
 
-async def send_again(app: Application, wait_s: float = 10, **options: Any) -> DeadLetters:  # noqa: ANN401
+async def send_again(app: Application, wait_s: float = 10, **options: Any) -> DeadLetterResend:  # noqa: ANN401
     """As an operator does, beside the program and its syphon."""
     primary, secondary = app.namespaces.factories()
     async with primary, secondary:
-        found = DeadLetters(primary, secondary, {app.backlog_path(0): LOCK_MS}, **options)
+        found = DeadLetterResend(primary, secondary, {app.backlog_path(0): DEFAULT_LOCK_MS}, **options)
         await found.run(wait_s)
     return found
 
@@ -61,7 +61,7 @@ async def test_q19_dead_letters_arrive_as_they_were_sent_when_the_cause_is_remov
     async with with_dead_letters(*[f"{number:03}" for number in range(250)], **sent) as app:
         await app.namespaces.primary.create_queue("orders", requires_session=True)
         done = await send_again(app)
-        assert (done.moved, done.left) == (250, 0)
+        assert (done.moved, done.remaining) == (250, 0)
         messages = await app.namespaces.primary.messages("orders")
         assert [message.text for message in messages] == [f"{number:03}" for number in range(250)]
         for message in messages:
@@ -69,9 +69,9 @@ async def test_q19_dead_letters_arrive_as_they_were_sent_when_the_cause_is_remov
             own = {name: value for name, value in message.properties.items() if not name.startswith("x-ms-parked-")}
             assert own == {"pounds": 2}, "no reason of the dead-letter queue, and no mark"
         assert await dead_letters(app) == []
-        assert AlarmKind.DEAD_LETTERED in {alarm.kind for alarm in app.pairing.seen.alarms.raised}
+        assert AlarmKind.DEAD_LETTERED in {alarm.kind for alarm in app.pairing.observers.alarms.raised}
         await asyncio.sleep(900)
-        assert app.pairing.seen.alarms.raised == ()
+        assert app.pairing.observers.alarms.raised == ()
 
 
 @in_virtual_time
@@ -82,12 +82,12 @@ async def test_q19_a_message_that_fails_again_by_its_own_fault_stays_with_its_re
         await asyncio.sleep(60)
         await app.namespaces.primary.create_queue("orders", requires_session=True)
         done = await send_again(app)
-        assert await app.arrived() == ["good"]
+        assert await app.arrived_bodies() == ["good"]
         assert done.moved == 1
-        assert sorted(done.stays.values()) == [1, 3]
+        assert sorted(done.rejected.values()) == [1, 3]
         malformed = "its property x-ms-path is 17, not the path of an entity"
-        assert done.stays[None, malformed] == 1
-        assert any(path == "orders" and "requires sessions" in why for path, why in done.stays)
+        assert done.rejected[None, malformed] == 1
+        assert any(path == "orders" and "requires sessions" in why for path, why in done.rejected)
         left = await dead_letters(app)
         assert [one.dead_letter_reason for one in left] == [*["EntityNotFound"] * 3, "ParkedMessageMalformed"]
         assert [one.delivery_count for one in left] == [0] * 4, "none is taken for a possible duplicate later"
@@ -98,14 +98,14 @@ async def test_q19_dead_letters_wait_for_their_destination_and_the_report_says_w
     async with with_dead_letters("1", "2") as app:
         done = await send_again(app, wait_s=5)
         assert done.moved == 0
-        assert done.waits == {"orders": (2, "The messaging entity 'orders' could not be found.")}
+        assert done.waiting == {"orders": (2, "The messaging entity 'orders' could not be found.")}
         sending = asyncio.ensure_future(send_again(app, wait_s=30))
         await asyncio.sleep(5)
         await app.namespaces.primary.create_queue("orders")
-        assert ((await sending).moved, (await sending).left) == (2, 0)
+        assert ((await sending).moved, (await sending).remaining) == (2, 0)
         messages = await app.namespaces.primary.messages("orders")
         assert [message.text for message in messages] == ["1", "2"]
-        assert not any(MARK in message.properties for message in messages)
+        assert not any(DUPLICATE_MARK in message.properties for message in messages)
 
 
 @pytest.mark.interpreted
@@ -125,10 +125,10 @@ async def test_q04_a_dead_letter_whose_response_was_lost_is_marked_when_it_is_se
                 raise ConnectionLost("the response was lost")
 
         monkeypatch.setattr(MessageSender, "deliver", lose_response)
-        assert (await send_again(app, wait_s=0)).waits == {"orders": (1, "the response was lost")}
+        assert (await send_again(app, wait_s=0)).waiting == {"orders": (1, "the response was lost")}
         assert (await send_again(app)).moved == 1
         messages = await app.namespaces.primary.messages("orders")
-        assert [MARK in message.properties for message in messages] == [False, True, True]
+        assert [DUPLICATE_MARK in message.properties for message in messages] == [False, True, True]
 
 
 @pytest.mark.interpreted
@@ -144,7 +144,7 @@ async def test_q04_a_dead_letter_that_was_on_its_way_when_the_operator_gave_up_i
         app.namespaces.primary.outage.restore()
         assert (await send_again(app)).moved == 1
         messages = await app.namespaces.primary.messages("orders")
-        assert MARK in messages[-1].properties
+        assert DUPLICATE_MARK in messages[-1].properties
 
 
 @pytest.mark.interpreted
@@ -164,8 +164,8 @@ async def test_q17_a_dead_letter_that_could_not_be_completed_is_not_sent_again(m
             await complete_batch(receiver, messages)
 
         monkeypatch.setattr(MessageReceiver, "complete_batch", lose_lock)
-        assert (await send_again(app)).left == 0
-        assert await app.arrived() == ["1", "2"]
+        assert (await send_again(app)).remaining == 0
+        assert await app.arrived_bodies() == ["1", "2"]
         assert await dead_letters(app) == []
 
 
@@ -173,15 +173,15 @@ async def test_q17_a_dead_letter_that_could_not_be_completed_is_not_sent_again(m
 async def test_q17_a_running_syphon_goes_on_while_dead_letters_are_sent_again() -> None:
     async with with_dead_letters("dead") as app:
         await app.namespaces.primary.create_queue("orders")
-        started = len(app.told(EventKind.PUMP_STARTED))
+        started = len(app.events_of(EventKind.PUMP_STARTED))
         assert (await send_again(app)).moved == 1
-        assert len(app.told(EventKind.PUMP_STARTED)) == started
-        assert app.told(EventKind.PUMP_DISPLACED) == []
+        assert len(app.events_of(EventKind.PUMP_STARTED)) == started
+        assert app.events_of(EventKind.PUMP_DISPLACED) == []
         app.pairing.mark_path_healthy("orders")
         await park(app, "parked")
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(60)
-        assert await app.arrived() == ["dead", "parked"]
+        assert await app.arrived_bodies() == ["dead", "parked"]
 
 
 @in_virtual_time
@@ -194,7 +194,7 @@ async def test_q04_two_operators_send_no_dead_letter_twice_without_a_mark() -> N
         await asyncio.wait([one, other])
         messages = await app.namespaces.primary.messages("orders")
         assert {message.text for message in messages} == {str(number) for number in range(300)}
-        unmarked = [message.text for message in messages if MARK not in message.properties]
+        unmarked = [message.text for message in messages if DUPLICATE_MARK not in message.properties]
         assert len(unmarked) == len(set(unmarked))
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.partitioned.bus import key_of
+from tests.partitioned.bus import key_for_fragment
 from twinbus.amqp.message import Message
 from twinbus.client.pairing.deferral import Deferral
-from twinbus.client.pairing.deferred import COMPLETED
-from twinbus.client.pairing.destination import BATCH_MESSAGES, Destination
-from twinbus.client.pairing.pair_events import PairEvents
-from twinbus.client.pairing.parcel import Origin, TakenBack
-from twinbus.client.pairing.rewriting import Restored
+from twinbus.client.pairing.deferred import STATUS_COMPLETED
+from twinbus.client.pairing.destination import MAX_BATCH_MESSAGES, Destination
+from twinbus.client.pairing.pair_events import PairEventPublisher
+from twinbus.client.pairing.parcel import DeferredParkedMessage, DeferredSettlement
+from twinbus.client.pairing.rewriting import RestoredMessage
 from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.model.errors import FragmentUnavailable, MessageLockLost, PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage
@@ -25,16 +25,16 @@ from twinbus.testing.clock import LoopClock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.client.pairing.deferred import DeferredMessages
-    from twinbus.client.pairing.parcel import Arrived, Parcel
-    from twinbus.client.pairing.withholding import Withholding
+    from twinbus.client.pairing.deferred import DeferredRequests
+    from twinbus.client.pairing.parcel import DeliveredParkedMessage, ParkedMessage
+    from twinbus.client.pairing.withholding import WithheldPaths
     from twinbus.client.sender import MessageSender
 
 pytestmark = pytest.mark.interpreted  # parcels of our own
-DOWN, UP, OTHER = key_of(5), key_of(2), key_of(5, 1)
+DOWN, UP, OTHER = key_for_fragment(5), key_for_fragment(2), key_for_fragment(5, 1)
 
 
-class Primary:
+class FakePrimary:
     """What a destination sends with: nothing is answered before the test says so."""
 
     path = "orders"
@@ -43,7 +43,7 @@ class Primary:
     def __init__(self) -> None:
         self.sends: list[tuple[list[str], asyncio.Future[object]]] = []
 
-    async def link(self, _policy: object) -> Primary:
+    async def link(self, _policy: object) -> FakePrimary:
         return self
 
     def send(self, payload: bytes, message_format: int = 0) -> asyncio.Future[object]:
@@ -67,30 +67,30 @@ class Primary:
         return texts
 
 
-class Line:
+class DestinationHarness:
     """A destination, the primary behind it, and what became of its messages in the backlog queue."""
 
     def __init__(self) -> None:
-        self.primary = Primary()
+        self.primary = FakePrimary()
         self.deferred: list[str] = []
         self.completed: list[str] = []
         self.refuses_completion = False
         self.destination = Destination(
             cast("MessageSender", self.primary),
             "backlog",
-            PairEvents(LoopClock()),
+            PairEventPublisher(LoopClock()),
             source=self,
-            lost=lambda error: None,  # noqa: ARG005
+            on_primary_lost=lambda error: None,  # noqa: ARG005
             wakeups=Wakeups(),
         )
-        self._origin = Origin(cast("DeferredMessages", self), asyncio.ensure_future)
-        self._parcels: dict[int, TakenBack] = {}
+        self._origin = DeferredSettlement(cast("DeferredRequests", self), asyncio.ensure_future)
+        self._parcels: dict[int, DeferredParkedMessage] = {}
         self._texts: dict[uuid.UUID, str] = {}
 
-    def take(self, text: str, session_id: str) -> None:
-        self.destination.take(self._parcels[self.add(text, session_id)])
+    def receive(self, text: str, session_id: str) -> None:
+        self.destination.submit(self._parcels[self.add(text, session_id)])
 
-    def parcel(self, number: int) -> TakenBack:
+    def parked_message(self, number: int) -> DeferredParkedMessage:
         return self._parcels[number]
 
     def add(self, text: str, session_id: str) -> int:
@@ -99,36 +99,38 @@ class Line:
         number = len(self._parcels) + 1
         lock = uuid.UUID(int=number)
         self._texts[lock] = text
-        self._parcels[number] = TakenBack(self._origin, Restored("orders", session_id, payload, number), lock)
+        self._parcels[number] = DeferredParkedMessage(
+            self._origin, RestoredMessage("orders", session_id, payload, number), lock
+        )
         return number
 
     async def settle(self, status: str, locks: Sequence[uuid.UUID], _more: object) -> None:
         """As `DeferredMessages` does it."""
-        if status == COMPLETED and self.refuses_completion:
+        if status == STATUS_COMPLETED and self.refuses_completion:
             raise MessageLockLost("too late")
         texts = [self._texts[lock] for lock in locks]
-        if status == COMPLETED:
+        if status == STATUS_COMPLETED:
             self.completed += texts
         else:
             self.deferred += texts
 
-    at_once = 15
+    max_per_request = 15
 
     @property
-    def withholding(self) -> Withholding:
+    def withheld_paths(self) -> WithheldPaths:
         raise AssertionError("messages that were deferred are not withheld")
 
-    def restore_again(self, parcel: Arrived) -> bool:
-        raise AssertionError(parcel)
+    def restore_again(self, message: DeliveredParkedMessage) -> bool:
+        raise AssertionError(message)
 
-    def give_back(self, parcels: Sequence[Arrived]) -> list[asyncio.Future[None]]:
-        raise AssertionError(parcels)
+    def release(self, messages: Sequence[DeliveredParkedMessage]) -> list[asyncio.Future[None]]:
+        raise AssertionError(messages)
 
-    def holds_claim(self) -> bool:
+    def has_exclusive_access(self) -> bool:
         return True
 
-    async def take_back(self, numbers: Sequence[int]) -> list[Parcel]:
-        return [self._parcels[number] for number in numbers]
+    async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[ParkedMessage]:
+        return [self._parcels[number] for number in sequence_numbers]
 
 
 def down(fragment: int = 5) -> FragmentUnavailable:
@@ -139,13 +141,13 @@ def down(fragment: int = 5) -> FragmentUnavailable:
 
 @in_virtual_time
 async def test_q18_what_waits_behind_a_message_for_a_fragment_that_is_down_waits_with_it() -> None:
-    line = Line()
-    for number in range(BATCH_MESSAGES + 5):
-        line.take(f"{number}", DOWN)
-    line.take("up", UP)
-    line.take("other", OTHER)
-    assert await line.primary.answer(down()) == [f"{number}" for number in range(BATCH_MESSAGES)]
-    assert line.deferred == [*(f"{number}" for number in range(BATCH_MESSAGES + 5)), "other"]
+    line = DestinationHarness()
+    for number in range(MAX_BATCH_MESSAGES + 5):
+        line.receive(f"{number}", DOWN)
+    line.receive("up", UP)
+    line.receive("other", OTHER)
+    assert await line.primary.answer(down()) == [f"{number}" for number in range(MAX_BATCH_MESSAGES)]
+    assert line.deferred == [*(f"{number}" for number in range(MAX_BATCH_MESSAGES + 5)), "other"]
     assert await line.primary.answer() == ["up"]
     assert line.primary.sends == []
     line.destination.close()
@@ -153,12 +155,12 @@ async def test_q18_what_waits_behind_a_message_for_a_fragment_that_is_down_waits
 
 @in_virtual_time
 async def test_q19_what_comes_later_is_deferred_behind_it_and_all_come_back_in_order() -> None:
-    line = Line()
-    line.take("1", DOWN)
-    line.take("2", UP)
+    line = DestinationHarness()
+    line.receive("1", DOWN)
+    line.receive("2", UP)
     assert await line.primary.answer(down()) == ["1", "2"]
-    line.take("3", DOWN)
-    line.take("4", UP)
+    line.receive("3", DOWN)
+    line.receive("4", UP)
     assert await line.primary.answer() == ["2"]
     assert await line.primary.answer() == ["4"]
     assert line.deferred == ["1", "3"]
@@ -166,25 +168,25 @@ async def test_q19_what_comes_later_is_deferred_behind_it_and_all_come_back_in_o
     assert await line.primary.answer() == ["1"], "it is a probe"
     assert await line.primary.answer() == ["3"]
     assert line.completed == ["2", "4", "1", "3"]
-    line.take("5", DOWN)
+    line.receive("5", DOWN)
     assert await line.primary.answer() == ["5"]
     line.destination.close()
 
 
 @in_virtual_time
 async def test_q18_a_session_that_has_messages_on_their_way_goes_on_behind_these() -> None:
-    line = Line()
-    line.take("1", DOWN)
+    line = DestinationHarness()
+    line.receive("1", DOWN)
     await asyncio.sleep(0.001)
-    line.take("2", OTHER)  # waits for the answer to the first, or for more
-    for number in range(BATCH_MESSAGES):
-        line.take(f"up {number}", f"{number}")  # makes a batch of it
+    line.receive("2", OTHER)  # waits for the answer to the first, or for more
+    for number in range(MAX_BATCH_MESSAGES):
+        line.receive(f"up {number}", f"{number}")  # makes a batch of it
     await asyncio.sleep(0.001)
     first, second = line.primary.sends
     second[1].set_exception(down())
     await asyncio.sleep(0.001)
     assert line.deferred[0] == "2"
-    line.take("3", DOWN)
+    line.receive("3", DOWN)
     assert "3" not in line.deferred
     first[1].set_result(None)
     await asyncio.sleep(0.001)
@@ -194,9 +196,9 @@ async def test_q18_a_session_that_has_messages_on_their_way_goes_on_behind_these
 
 @in_virtual_time
 async def test_what_a_batch_was_stored_of_is_completed_and_the_rest_sent_again() -> None:
-    line = Line()
+    line = DestinationHarness()
     for number in range(4):
-        line.take(f"{number}", DOWN if number % 2 else UP)
+        line.receive(f"{number}", DOWN if number % 2 else UP)
     error = PartlyStored("in part")
     error.stored = [0, 1]
     assert await line.primary.answer(error) == ["0", "2", "1", "3"]
@@ -208,8 +210,8 @@ async def test_what_a_batch_was_stored_of_is_completed_and_the_rest_sent_again()
 
 @in_virtual_time
 async def test_q17_what_was_accepted_and_could_not_be_completed_is_completed_later_and_not_sent_again() -> None:
-    line = Line()
-    line.destination.found_deferred(line.add("1", UP))
+    line = DestinationHarness()
+    line.destination.add_deferred(line.add("1", UP))
     line.refuses_completion = True
     await asyncio.sleep(1)
     assert await line.primary.answer() == ["1"]
@@ -219,16 +221,16 @@ async def test_q17_what_was_accepted_and_could_not_be_completed_is_completed_lat
     await asyncio.sleep(60)
     assert line.completed == ["1"]
     assert line.primary.sends == []
-    line.take("2", UP)
+    line.receive("2", UP)
     assert await line.primary.answer() == ["2"]
     line.destination.close()
 
 
 @in_virtual_time
 async def test_a_fragment_that_nothing_of_a_batch_leads_to_holds_up_the_entity() -> None:
-    line = Line()
-    line.take("1", DOWN)
-    line.take("2", UP)
+    line = DestinationHarness()
+    line.receive("1", DOWN)
+    line.receive("2", UP)
     await line.primary.answer(down(9))
     assert line.deferred == ["1", "2"]
     line.destination.close()
@@ -242,9 +244,9 @@ def stored_in_part(*, stored: Sequence[int], unsure: Sequence[int]) -> PartlySto
 
 @in_virtual_time
 async def test_q04_what_may_be_stored_of_a_batch_is_in_doubt_until_it_is_settled() -> None:
-    line = Line()
+    line = DestinationHarness()
     for text, session_id in (("a", "1"), ("b", "2"), ("c", "3")):
-        line.take(text, session_id)
+        line.receive(text, session_id)
     await asyncio.sleep(0.001)
     finishing = asyncio.ensure_future(line.destination.finish())
     assert await line.primary.answer(stored_in_part(stored=[0], unsure=[1])) == ["a", "b", "c"]
@@ -256,27 +258,27 @@ async def test_q04_what_may_be_stored_of_a_batch_is_in_doubt_until_it_is_settled
 
 @in_virtual_time
 async def test_q19_a_message_that_was_deferred_twice_is_asked_for_once() -> None:
-    line = Line()
+    line = DestinationHarness()
     deferral = Deferral(line, "backlog")
     line.add("a", "1")
     line.add("b", "1")
     for number in (2, 1, 2, 1):
         deferral.add(number)
-    request = deferral.ask()
-    assert request.numbers == [1, 2], "a request with a number twice is refused as a whole"
-    assert len(await deferral.taken(request) or ()) == 2
+    request = deferral.request()
+    assert request.sequence_numbers == [1, 2], "a request with a number twice is refused as a whole"
+    assert len(await deferral.messages_of(request) or ()) == 2
 
 
 @in_virtual_time
 async def test_q18_what_waits_behind_deferred_messages_goes_in_its_place_among_them() -> None:
     """A takeover: of one session all is deferred, of another one nothing."""
-    line = Line()
+    line = DestinationHarness()
     for text, session_id in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a")):
         line.add(text, session_id)
-    line.destination.found_deferred(1)
-    line.destination.found_deferred(3)
+    line.destination.add_deferred(1)
+    line.destination.add_deferred(3)
     for number in (2, 4):
-        line.destination.take(line.parcel(number))
+        line.destination.submit(line.parked_message(number))
     sent: list[str] = []
     while len(sent) < 4:
         sent += await line.primary.answer()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from typer.testing import CliRunner
 
-from tests.pairing_processes.namespaces import application, connection_string, make_queue
-from tests.served import Served
-from tests.served_here import serving_here
+from tests.pairing_processes.namespaces import connection_string, create_queue, paired_application
+from tests.served import ServerProcess
+from tests.served_here import run_server_in_process
 from twinbus.cli.main import app
 from twinbus.client import BrokeredMessage
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 
-def drain(primary: Served, secondary: Served, *options: str) -> Result:
+def drain(primary: ServerProcess, secondary: ServerProcess, *options: str) -> Result:
     strings = (primary.tls_connection_string, connection_string(secondary), secondary.admin_connection_string)
     trusted = ["--ca-file", primary.ca_file, "--ca-file", secondary.ca_file]
     return CliRunner().invoke(app, ["pair", "drain", *strings, *trusted, *options], prog_name="twinbus")
 
 
-async def park(primary: Served, secondary: Served, count: int) -> list[int]:
+async def park(primary: ServerProcess, secondary: ServerProcess, count: int) -> list[int]:
     """Messages of a program that has two backlog queues, in an outage: how many are in each of them."""
     paths = [f"contoso/x-servicebus-transfer/{index}" for index in range(2)]
-    async with application(primary, secondary, backlog_queue_count=2) as program:
-        await make_queue(primary, "orders")
+    async with paired_application(primary, secondary, backlog_queue_count=2) as program:
+        await create_queue(primary, "orders")
         primary.kill()
         for number in range(count):
             client = program.factory.create_queue_client("orders")  # each chooses a queue of its own
             await client.send(BrokeredMessage(f"order {number}"))
-    return [secondary.counts(path)[0] for path in paths]
+    return [secondary.message_counts(path)[0] for path in paths]
 
 
-def drain_while_parking(primary: Served, secondary: Served, *options: str) -> tuple[Result, int]:
+def drain_while_parking(primary: ServerProcess, secondary: ServerProcess, *options: str) -> tuple[Result, int]:
     """Drain while a program goes on parking; and how many messages it has parked."""
     ended = threading.Event()
 
     async def go_on_parking() -> int:
-        async with application(primary, secondary, backlog_queue_count=1) as program:
+        async with paired_application(primary, secondary, backlog_queue_count=1) as program:
             for number in range(20):
                 if ended.is_set():
                     return number
@@ -63,10 +63,10 @@ def drain_while_parking(primary: Served, secondary: Served, *options: str) -> tu
 def test_q20_drain_extra_moves_what_is_at_or_above_the_count_and_says_what_is_left(tmp_path: Path) -> None:
     for name in ("primary", "secondary"):
         (tmp_path / name).mkdir()
-    primary = Served(tmp_path / "primary")
+    primary = ServerProcess(tmp_path / "primary")
     primary.start()
     try:
-        with serving_here(tmp_path / "secondary") as secondary:
+        with run_server_in_process(tmp_path / "secondary") as secondary:
             usual, extra = asyncio.run(park(primary, secondary, 24))
             assert usual > 0
             assert extra > 0
@@ -79,8 +79,8 @@ def test_q20_drain_extra_moves_what_is_at_or_above_the_count_and_says_what_is_le
             primary.start()
             done = drain(primary, secondary, *named, "--extra", "--count", "1")
             assert done.exit_code == 0, done.stderr
-            assert primary.counts("orders") == (extra, 0)
+            assert primary.message_counts("orders") == (extra, 0)
             assert drain(primary, secondary, *named).exit_code == 0
-            assert primary.counts("orders") == (24 + more, 0)
+            assert primary.message_counts("orders") == (24 + more, 0)
     finally:
         primary.kill()

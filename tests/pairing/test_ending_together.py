@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.pairing.application import paired
+from tests.pairing.application import in_memory_pair_application
 from twinbus.client import BrokeredMessage, FactoryState, MessagingFactory
 from twinbus.client.errors import FactoryFaulted, ObjectClosed
 from twinbus.client.pairing import EventKind, PairedMessagingFactoryError
@@ -28,7 +28,7 @@ def end(factory: MessagingFactory, how: str) -> asyncio.Future[None]:
 @pytest.mark.parametrize("ended", SIDES)
 @in_virtual_time
 async def test_r076_r077_r078_q21_the_one_that_stays_open_is_faulted_after_five_seconds(ended: str, how: str) -> None:
-    async with paired(enable_syphon=True) as app:
+    async with in_memory_pair_application(enable_syphon=True) as app:
         one = getattr(app.pairing, ended)
         (partner,) = {app.pairing.primary, app.pairing.secondary} - {one}
         await end(one, how)
@@ -41,14 +41,14 @@ async def test_r076_r077_r078_q21_the_one_that_stays_open_is_faulted_after_five_
         assert one.address in str(partner.fault)
         assert partner.address in str(partner.fault)
         assert ("has faulted" if how == "faults" else "was closed") in str(partner.fault)
-        assert len(app.told(EventKind.FACTORY_FAULTED)) == 1
+        assert len(app.events_of(EventKind.FACTORY_FAULTED)) == 1
 
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("ended", SIDES)
 @in_virtual_time
 async def test_r079_q21_if_the_partner_closes_in_time_nothing_is_faulted(ended: str, how: str) -> None:
-    async with paired(enable_syphon=True) as app:
+    async with in_memory_pair_application(enable_syphon=True) as app:
         one = getattr(app.pairing, ended)
         (partner,) = {app.pairing.primary, app.pairing.secondary} - {one}
         await end(one, how)
@@ -56,34 +56,34 @@ async def test_r079_q21_if_the_partner_closes_in_time_nothing_is_faulted(ended: 
         await partner.close()
         await asyncio.sleep(10)
         assert partner.state is FactoryState.CLOSED
-        assert not app.told(EventKind.FACTORY_FAULTED)
+        assert not app.events_of(EventKind.FACTORY_FAULTED)
 
 
 @in_virtual_time
 async def test_r075_without_the_syphon_each_ends_for_itself() -> None:
-    async with paired() as app:
+    async with in_memory_pair_application() as app:
         await app.pairing.secondary.close()
         await asyncio.sleep(60)
-        await app.queue().send(BrokeredMessage("apples"))
-        assert await app.arrived() == ["apples"]
+        await app.queue_client().send(BrokeredMessage("apples"))
+        assert await app.arrived_bodies() == ["apples"]
 
 
 @in_virtual_time
 async def test_q21_a_fault_is_noticed_at_once_and_can_be_without_grace() -> None:
-    async with paired(enable_syphon=True, fault_grace=0) as app:
+    async with in_memory_pair_application(enable_syphon=True, fault_grace=0) as app:
         app.pairing.secondary.abort(RuntimeError("the application says so"))
         await asyncio.sleep(0.5)
         assert app.primary.state is FactoryState.FAULTED
         with pytest.raises(FactoryFaulted, match="has faulted \\(the application says so\\)"):
-            await app.queue().send(BrokeredMessage("apples"))
+            await app.queue_client().send(BrokeredMessage("apples"))
 
 
 @pytest.mark.parametrize("before", ["nothing", "the primary is closed", "the secondary faults"])
 @pytest.mark.parametrize("has_syphon", [False, True])
 @in_virtual_time
 async def test_q21_closing_the_handle_closes_both_in_every_case(before: str, *, has_syphon: bool) -> None:
-    async with paired(enable_syphon=has_syphon) as app:
-        queue, pairing = app.queue(), app.pairing
+    async with in_memory_pair_application(enable_syphon=has_syphon) as app:
+        queue, pairing = app.queue_client(), app.pairing
         if before == "the primary is closed":
             await pairing.primary.close()
         elif before == "the secondary faults":

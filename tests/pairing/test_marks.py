@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.application import Application, application, paired
+from tests.pairing.application import Application, in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
 from twinbus.client.sender import MessageSender
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twinbus.testing.namespace import InMemoryNamespace
 
-MARK = "x-ms-possible-duplicate"
+DUPLICATE_MARK = "x-ms-possible-duplicate"
 LARGEST = 262_144
 WAY_S = 2.0
 
@@ -42,7 +42,7 @@ async def losing_responses(namespace: InMemoryNamespace) -> AsyncIterator[None]:
 
 def marks(messages: Sequence[BrokeredMessage], text: str = "apples") -> list[object]:
     """The marks of all copies of a message, in the order of their arrival."""
-    return [message.properties.get(MARK) for message in messages if message.text == text]
+    return [message.properties.get(DUPLICATE_MARK) for message in messages if message.text == text]
 
 
 async def in_primary(app: Application) -> list[BrokeredMessage]:
@@ -51,8 +51,8 @@ async def in_primary(app: Application) -> list[BrokeredMessage]:
 
 @in_virtual_time
 async def test_q04_the_immediate_retry_after_a_lost_response_is_marked() -> None:
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage("apples", properties={"price": 3})))
@@ -66,8 +66,8 @@ async def test_q04_the_immediate_retry_after_a_lost_response_is_marked() -> None
 
 @in_virtual_time
 async def test_q04_every_message_of_a_batch_that_is_sent_again_is_marked() -> None:
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send_batch([BrokeredMessage("apples"), BrokeredMessage("pears")]))
@@ -86,8 +86,8 @@ async def test_q04_a_batch_that_its_marks_make_too_large_is_sent_again_in_parts_
     ]
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_session=True)
-        async with application(namespaces) as app:
-            queue = app.queue()
+        async with paired_application(namespaces) as app:
+            queue = app.queue_client()
             await queue.send(BrokeredMessage("before", session_id="7"))
             async with losing_responses(namespaces.primary):
                 sending = asyncio.ensure_future(queue.send_batch(batch))
@@ -95,15 +95,15 @@ async def test_q04_a_batch_that_its_marks_make_too_large_is_sent_again_in_parts_
             _, *found = await in_primary(app)
             ids = [message.message_id for message in batch]
             assert [message.message_id for message in found] == ids + ids
-            assert [message.properties.get(MARK) for message in found] == [None] * count + [True] * count
+            assert [message.properties.get(DUPLICATE_MARK) for message in found] == [None] * count + [True] * count
 
 
 @in_virtual_time
 async def test_q04_a_message_that_its_mark_makes_too_large_is_not_sent_again_and_the_error_says_so() -> None:
     """A second copy without the mark would be a duplicate that nobody can recognise."""
     size = LARGEST - len(BrokeredMessage(b"", message_id="1").encode(0)) - 16
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage(b"x" * size, message_id="1")))
@@ -115,12 +115,12 @@ async def test_q04_a_message_that_its_mark_makes_too_large_is_not_sent_again_and
 
 @in_virtual_time
 async def test_q02_q04_a_held_send_is_marked_when_it_goes_out_at_last() -> None:
-    async with paired(failover_interval=60, hold_during_failover_interval=True) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=60, hold_during_failover_interval=True) as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage("apples")))
-            unsent = asyncio.ensure_future(app.queue().send(BrokeredMessage("pears")))  # it has no link yet
+            unsent = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("pears")))  # it has no link yet
         app.namespaces.primary.outage.stop()
         await asyncio.sleep(5)
         app.namespaces.primary.outage.restore()
@@ -131,8 +131,8 @@ async def test_q02_q04_a_held_send_is_marked_when_it_goes_out_at_last() -> None:
 
 @in_virtual_time
 async def test_q04_a_send_that_waited_for_a_busy_server_after_a_lost_response_is_marked() -> None:
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage("apples")))
@@ -146,8 +146,8 @@ async def test_q04_a_send_that_waited_for_a_busy_server_after_a_lost_response_is
 
 @in_virtual_time
 async def test_q04_q22_a_schedule_request_that_is_made_again_is_marked() -> None:
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         when = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 7200, dt.UTC)
         await queue.schedule(BrokeredMessage("before"), when)
         async with losing_responses(app.namespaces.primary):
@@ -159,56 +159,56 @@ async def test_q04_q22_a_schedule_request_that_is_made_again_is_marked() -> None
 
 @in_virtual_time
 async def test_q04_a_park_that_is_tried_again_after_a_lost_response_is_marked() -> None:
-    async with paired(failover_interval=0, backlog_queue_count=1) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1) as app:
+        queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.secondary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage("apples")))
         await sending
-        assert marks(await app.parked()) == [None, True]
+        assert marks(await app.parked_messages()) == [None, True]
 
 
 @in_virtual_time
 async def test_q04_x08_a_message_parked_without_a_response_and_spooled_is_marked_in_the_primary(tmp_path: Path) -> None:
-    async with paired(failover_interval=0, backlog_queue_count=1, spool_dir=tmp_path) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, spool_dir=tmp_path) as app:
+        queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.secondary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage("apples")))
         app.namespaces.secondary.outage.stop()
         await sending
-        assert len(app.told(EventKind.SPOOLED)) == 1
+        assert len(app.events_of(EventKind.SPOOLED)) == 1
         app.namespaces.primary.outage.restore()
         app.pairing.mark_path_healthy("orders")
         await asyncio.sleep(60)
         assert marks(await in_primary(app)) == [True]
-        assert marks(await app.parked()) == [None], "the copy that was sent first"
+        assert marks(await app.parked_messages()) == [None], "the copy that was sent first"
 
 
 @in_virtual_time
 async def test_q04_x08_what_an_earlier_process_left_in_the_spool_is_marked(tmp_path: Path) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces, failover_interval=0, spool_dir=tmp_path) as app:
+        async with paired_application(namespaces, failover_interval=0, spool_dir=tmp_path) as app:
             for namespace in (namespaces.primary, namespaces.secondary):
                 namespace.outage.stop()
-            await app.queue().send(BrokeredMessage("apples"))
-            assert app.told(EventKind.SPOOLED)
+            await app.queue_client().send(BrokeredMessage("apples"))
+            assert app.events_of(EventKind.SPOOLED)
         namespaces.primary.outage.restore()
         namespaces.secondary.outage.restore()
-        async with application(namespaces, failover_interval=0, spool_dir=tmp_path) as app:
+        async with paired_application(namespaces, failover_interval=0, spool_dir=tmp_path) as app:
             await asyncio.sleep(60)
             assert marks(await in_primary(app)) == [True], "that process may have sent it before it ended"
 
 
 @in_virtual_time
 async def test_q04_x08_a_spooled_message_is_marked_when_it_is_tried_again_after_a_lost_response(tmp_path: Path) -> None:
-    async with paired(failover_interval=0, operation_timeout=20, spool_dir=tmp_path) as app:
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=20, spool_dir=tmp_path) as app:
         for namespace in (app.namespaces.primary, app.namespaces.secondary):
             namespace.outage.stop()
-        await app.queue().send(BrokeredMessage("apples"))
+        await app.queue_client().send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.restore()
         app.namespaces.primary.outage.slow(WAY_S)
         app.pairing.mark_path_healthy("orders")

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from tests.pairing.application import Application, application, paired
+from tests.pairing.application import Application, in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage, FactoryState, MessagingFactory
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.management import NamespaceManager
@@ -75,7 +75,7 @@ async def test_q15_a_manager_of_the_primary_is_refused_before_its_queues_are_mis
 @pytest.mark.parametrize("name", ["a b", "a/b", "../x", "x" * 51, "7up", "dash-", "under_score"])
 def test_q15_a_name_that_is_none_of_a_namespace_is_refused(name: str) -> None:
     async def refuse() -> None:
-        async with paired() as app:
+        async with in_memory_pair_application() as app:
             options = options_for(app, app.pairing.secondary)
             options.primary_namespace_name = name
             with pytest.raises(InvalidArgument, match="primary_namespace_name is"):
@@ -93,18 +93,18 @@ def test_r004_r005_the_interval_is_declared_on_the_general_type_and_pings_on_the
 
 @in_virtual_time
 async def test_r006_r073_without_the_syphon_sends_fail_over_and_stay_parked() -> None:
-    async with paired(failover_interval=0) as app:
+    async with in_memory_pair_application(failover_interval=0) as app:
         app.namespaces.primary.outage.stop()
-        await app.queue().send(BrokeredMessage("apples"))
+        await app.queue_client().send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(7_200)
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY
-        assert [message.text for message in await app.parked()] == ["apples"]
+        assert [message.text for message in await app.parked_messages()] == ["apples"]
 
 
 @in_virtual_time
 async def test_r007_q15_what_cannot_be_paired_is_refused() -> None:
-    async with InMemoryPair() as namespaces, application(namespaces) as app:
+    async with InMemoryPair() as namespaces, paired_application(namespaces) as app:
         primary, secondary = namespaces.factories()
         same, _ = namespaces.factories()
         with pytest.raises(PairingRefused, match=r"are both contoso\.servicebus\.test:5672"):
@@ -120,12 +120,12 @@ async def test_r008_topics_are_destinations_too() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_topic("news")
         await namespaces.primary.create_subscription("news", "all")
-        async with application(namespaces, failover_interval=0, enable_syphon=True) as app:
+        async with paired_application(namespaces, failover_interval=0, enable_syphon=True) as app:
             namespaces.primary.outage.stop()
             await app.primary.create_topic_client("news").send(BrokeredMessage("rain"))
             namespaces.primary.outage.restore()
             await asyncio.sleep(120)
-            assert await app.arrived("news/Subscriptions/all") == ["rain"]
+            assert await app.arrived_bodies("news/Subscriptions/all") == ["rain"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_q01_q13_q15_options_outside_their_ranges_are_refused(name: str, value: 
     async def run() -> None:
         async with InMemoryPair() as namespaces:
             with pytest.raises(InvalidArgument) as error:
-                async with application(namespaces, **{name: value}):
+                async with paired_application(namespaces, **{name: value}):
                     pass
             assert str(error.value) == reason
 
@@ -167,9 +167,9 @@ async def test_q15_pairing_never_needs_the_primary() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         namespaces.primary.outage.stop()
-        async with application(namespaces, failover_interval=0) as app:
-            await app.queue().send(BrokeredMessage("apples"))
-            assert len(await app.parked()) == 1
+        async with paired_application(namespaces, failover_interval=0) as app:
+            await app.queue_client().send(BrokeredMessage("apples"))
+            assert len(await app.parked_messages()) == 1
 
 
 @in_virtual_time
@@ -177,21 +177,21 @@ async def test_q15_an_application_may_start_unprotected_and_is_protected_later()
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         namespaces.secondary.outage.stop()
-        async with application(namespaces, failover_interval=0, require_secondary=False) as app:
+        async with paired_application(namespaces, failover_interval=0, require_secondary=False) as app:
             was_protected = [app.pairing.is_protected]
             status = await app.pairing.status()
             assert not status.is_protected
             assert [alarm.kind for alarm in status.alarms] == [AlarmKind.UNPROTECTED]
-            await app.queue().send(BrokeredMessage("apples"))
+            await app.queue_client().send(BrokeredMessage("apples"))
             namespaces.secondary.outage.restore()
             await asyncio.sleep(60)
             was_protected.append(app.pairing.is_protected)
             assert was_protected == [False, True]
-            assert app.told(EventKind.PROTECTED)
+            assert app.events_of(EventKind.PROTECTED)
             assert (await app.pairing.status()).alarms == ()
             namespaces.primary.outage.stop()
-            await app.queue().send(BrokeredMessage("pears"))
-            assert [message.text for message in await app.parked()] == ["pears"]
+            await app.queue_client().send(BrokeredMessage("pears"))
+            assert [message.text for message in await app.parked_messages()] == ["pears"]
 
 
 @in_virtual_time
@@ -200,7 +200,7 @@ async def test_q15_a_sender_made_before_is_not_covered_and_a_warning_says_so(cap
         await namespaces.primary.create_queue("orders")
         primary, secondary = namespaces.factories()
         before = primary.create_queue_client("orders")
-        async with application(namespaces) as app:
+        async with paired_application(namespaces) as app:
             options = options_for(app, secondary)
             options.failover_interval = 0
             with caplog.at_level(logging.WARNING):
@@ -231,13 +231,13 @@ async def test_q15_a_failed_set_up_is_undone() -> None:
 
 @in_virtual_time
 async def test_q15_mark_path_healthy_sends_to_the_primary_at_once() -> None:
-    async with paired(failover_interval=0) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0) as app:
+        queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.restore()
         app.pairing.mark_path_healthy("ORDERS")
         await queue.send(BrokeredMessage("pears"))
-        assert await app.arrived() == ["pears"]
+        assert await app.arrived_bodies() == ["pears"]
         await asyncio.sleep(3600)
-        assert not app.told(EventKind.PINGED)
+        assert not app.events_of(EventKind.PINGED)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.client.test_skewed_clocks import Skewed
-from tests.pairing.application import application, paired
+from tests.client.test_skewed_clocks import SkewedClock
+from tests.pairing.application import in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
 from twinbus.model.queue import QueueDescription
@@ -32,7 +32,7 @@ OPTIONS: Final[dict[str, Any]] = {
 }
 
 
-class OnOtherClocks(InMemoryPair):
+class SkewedPair(InMemoryPair):
     """A pair whose machines do not agree on the time: each is off by so many seconds, and so is the program's."""
 
     def __init__(self, *, primary_s: int = 0, secondary_s: int = 0, program_s: int = 0) -> None:
@@ -41,7 +41,7 @@ class OnOtherClocks(InMemoryPair):
             InMemoryNamespace(name, clock=LoopClock(wall_ms=WALL_MS + 1000 * off_s))
             for name, off_s in (("contoso", primary_s), ("contoso-backup", secondary_s))
         )
-        self.programs = Skewed(self.clock, 1000 * program_s)
+        self.programs = SkewedClock(self.clock, 1000 * program_s)
 
     def factories(self, **options: Any) -> Any:  # noqa: ANN401
         return super().factories(clock=self.programs, **options)
@@ -49,16 +49,16 @@ class OnOtherClocks(InMemoryPair):
 
 @contextlib.asynccontextmanager
 async def off(**clocks: int) -> AsyncIterator[Application]:
-    async with OnOtherClocks(**clocks) as namespaces:
+    async with SkewedPair(**clocks) as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces, **OPTIONS) as app:
+        async with paired_application(namespaces, **OPTIONS) as app:
             yield app
 
 
 async def park(app: Application, *messages: BrokeredMessage) -> None:
     app.namespaces.primary.outage.stop()
     for message in messages:
-        await app.queue().send(message)
+        await app.queue_client().send(message)
 
 
 async def back(app: Application) -> list[BrokeredMessage]:
@@ -77,7 +77,7 @@ async def test_q09_a_message_parked_for_seconds_does_not_expire_because_some_clo
         await park(app, *[BrokeredMessage(str(number), time_to_live=dt.timedelta(seconds=300)) for number in range(10)])
         await asyncio.sleep(40)
         messages = await back(app)
-        assert app.told(EventKind.DEAD_LETTERED) == []
+        assert app.events_of(EventKind.DEAD_LETTERED) == []
         assert [message.text for message in messages] == [str(number) for number in range(10)]
         for message in messages:
             parked_ms = message.properties["x-ms-parked-for-ms"]
@@ -97,7 +97,7 @@ async def test_q09_what_expired_while_it_was_parked_is_dead_lettered_whatever_th
         )
         await asyncio.sleep(200)
         assert [message.text for message in await back(app)] == ["in time"]
-        (event,) = app.told(EventKind.DEAD_LETTERED)
+        (event,) = app.events_of(EventKind.DEAD_LETTERED)
         assert str(event.reason).startswith("TTLExpiredException: it was parked for 2")
 
 
@@ -114,7 +114,7 @@ async def test_q09_the_life_of_a_scheduled_message_begins_at_its_scheduled_time(
         )
         await asyncio.sleep(600)
         found = {message.text: message for message in await back(app)}
-        assert app.told(EventKind.DEAD_LETTERED) == []
+        assert app.events_of(EventKind.DEAD_LETTERED) == []
         assert found["future"].time_to_live == dt.timedelta(minutes=5)
         assert found["future"].scheduled_enqueue_time_utc == future
         parked_ms = found["past"].properties["x-ms-parked-for-ms"]
@@ -138,10 +138,10 @@ async def test_q06_q09_a_time_to_live_beyond_49_days_loses_the_parked_time_and_n
 async def test_r026_q09_the_parked_time_is_right_with_a_backlog_queue_that_has_another_lock_duration() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces, **OPTIONS | {"enable_syphon": False}) as app:
+        async with paired_application(namespaces, **OPTIONS | {"enable_syphon": False}) as app:
             await app.manager.delete_queue(app.backlog_path(0))
             await app.manager.create_queue(app.backlog_path(0), QueueDescription(lock_duration_ms=300_000))
-        async with application(namespaces, **OPTIONS) as app:
+        async with paired_application(namespaces, **OPTIONS) as app:
             await park(app, BrokeredMessage("x", time_to_live=dt.timedelta(seconds=150)))
             (message,) = await back(app)
             parked_ms = message.properties["x-ms-parked-for-ms"]
@@ -150,13 +150,13 @@ async def test_r026_q09_the_parked_time_is_right_with_a_backlog_queue_that_has_a
 
 
 @in_virtual_time
-async def test_q09_a_message_that_was_deferred_on_the_way_counts_until_it_leaves(waiting: str) -> None:
+async def test_q09_a_message_that_was_deferred_on_the_way_counts_until_it_leaves(waiting_state: str) -> None:
     async with off(secondary_s=-OFF_S) as app:
         await park(app, BrokeredMessage("x", time_to_live=dt.timedelta(seconds=1000)))
         app.namespaces.primary.outage.restore()
         app.namespaces.primary.outage.busy("orders")
         await asyncio.sleep(200)
-        assert {message.state for message in await app.parked()} == {waiting}
+        assert {message.state for message in await app.parked_messages()} == {waiting_state}
         (message,) = await back(app)
         parked_ms = message.properties["x-ms-parked-for-ms"]
         assert isinstance(parked_ms, int)
@@ -166,11 +166,11 @@ async def test_q09_a_message_that_was_deferred_on_the_way_counts_until_it_leaves
 
 @in_virtual_time
 async def test_q09_without_deduct_the_time_to_live_comes_back_in_full() -> None:
-    async with paired(**OPTIONS | {"deduct_parked_time": False}) as app:
+    async with in_memory_pair_application(**OPTIONS | {"deduct_parked_time": False}) as app:
         await park(app, BrokeredMessage("x", time_to_live=dt.timedelta(seconds=30)))
         await asyncio.sleep(300)
         app.namespaces.primary.outage.restore()
-        while not app.told(EventKind.MOVED):  # noqa: ASYNC110  # in virtual time
+        while not app.events_of(EventKind.MOVED):  # noqa: ASYNC110  # in virtual time
             await asyncio.sleep(0.5)
         (message,) = await app.namespaces.primary.messages("orders")
         assert message.time_to_live == dt.timedelta(seconds=30)

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.pairing.application import Application, application, paired
+from tests.pairing.application import Application, in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
-from twinbus.client.pairing.reports import REPORT_S
+from twinbus.client.pairing.reports import REPORT_INTERVAL_S
 from twinbus.model.signature import make_token
 from twinbus.server import pairing_backlog
 from twinbus.testing import InMemoryNamespace, InMemoryPair, in_virtual_time
@@ -38,10 +38,10 @@ async def reports(app: Application) -> list[dict[str, Any]]:
 async def test_a_healthy_client_is_reported_as_long_as_it_lives_and_not_after() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces, ping_primary_interval=1) as app:
-            await app.queue().send(BrokeredMessage("apples"))
+        async with paired_application(namespaces, ping_primary_interval=1) as app:
+            await app.queue_client().send(BrokeredMessage("apples"))
             for _ in range(10):
-                await asyncio.sleep(REPORT_S)
+                await asyncio.sleep(REPORT_INTERVAL_S)
                 (report,) = await reports(app)
                 assert (report["primary"], report["healthy"], report["entities"]) == ("contoso", 1, [])
         assert await reports(app) == []
@@ -49,11 +49,11 @@ async def test_a_healthy_client_is_reported_as_long_as_it_lives_and_not_after() 
 
 @in_virtual_time
 async def test_r009_reports_of_a_healthy_client_cost_nothing_and_the_primary_sees_none_of_them() -> None:
-    async with paired(enable_syphon=False) as app:
-        await app.queue().send(BrokeredMessage("apples"))
+    async with in_memory_pair_application(enable_syphon=False) as app:
+        await app.queue_client().send(BrokeredMessage("apples"))
         await asyncio.sleep(1)
         before = [namespace.usage() for namespace in (app.namespaces.primary, app.namespaces.secondary)]
-        await asyncio.sleep(100 * REPORT_S)
+        await asyncio.sleep(100 * REPORT_INTERVAL_S)
         assert len(await reports(app)) == 1
         await ask(app.namespaces.secondary, "$pairing/$backlog")
         assert [namespace.usage() for namespace in (app.namespaces.primary, app.namespaces.secondary)] == before
@@ -62,8 +62,8 @@ async def test_r009_reports_of_a_healthy_client_cost_nothing_and_the_primary_see
 
 @in_virtual_time
 async def test_a_failover_is_reported_at_once_and_the_end_of_it_too() -> None:
-    async with paired(failover_interval=0, ping_primary_interval=10) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, ping_primary_interval=10) as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
         await asyncio.sleep(60)
         app.namespaces.primary.outage.stop()
@@ -84,24 +84,24 @@ async def test_a_failover_is_reported_at_once_and_the_end_of_it_too() -> None:
 
 @in_virtual_time
 async def test_a_client_that_falls_silent_is_forgotten_after_three_reports_and_known_again_when_it_is_back() -> None:
-    async with paired() as app:
+    async with in_memory_pair_application() as app:
         await asyncio.sleep(1)
         app.namespaces.secondary.outage.stop()
-        await asyncio.sleep(3 * REPORT_S - 2)
+        await asyncio.sleep(3 * REPORT_INTERVAL_S - 2)
         app.namespaces.secondary.outage.restore()
         assert len(await reports(app)) == 1
         app.namespaces.secondary.outage.stop()
-        await asyncio.sleep(3 * REPORT_S + 6)
+        await asyncio.sleep(3 * REPORT_INTERVAL_S + 6)
         app.namespaces.secondary.outage.restore()
         assert await reports(app) == []
-        await asyncio.sleep(REPORT_S + 6)
+        await asyncio.sleep(REPORT_INTERVAL_S + 6)
         assert len(await reports(app)) == 1
 
 
 @pytest.mark.parametrize("ending", ["pairing", "primary", "secondary", "abort"])
 @in_virtual_time
 async def test_whatever_ends_a_client_ends_its_report(ending: str) -> None:
-    async with paired() as app:
+    async with in_memory_pair_application() as app:
         await asyncio.sleep(1)
         assert len(await reports(app)) == 1
         if ending == "pairing":
@@ -126,7 +126,7 @@ async def test_programs_with_the_same_client_id_are_several_senders() -> None:
             await primary.pair_namespace(options)
             return primary
 
-        async with application(namespaces) as app:
+        async with paired_application(namespaces) as app:
             first, _ = await pair_up(app), await pair_up(app)
             await asyncio.sleep(1)
             assert [report["client"] for report in await reports(app)].count("web") == 2
@@ -139,24 +139,24 @@ async def test_programs_with_the_same_client_id_are_several_senders() -> None:
 async def test_a_backlog_of_any_size_is_counted_in_full_and_its_destinations_from_the_oldest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pairing_backlog, "MOST_MESSAGES", 20)
+    monkeypatch.setattr(pairing_backlog, "MAX_MESSAGES", 20)
     monkeypatch.setattr(pairing_backlog, "PAGE_MESSAGES", 7)
-    async with paired(queues=("orders", "late"), failover_interval=0, backlog_queue_count=1) as app:
+    async with in_memory_pair_application(queues=("orders", "late"), failover_interval=0, backlog_queue_count=1) as app:
         app.namespaces.primary.outage.stop()
         for path, count in (("orders", 15), ("ORDERS", 2), ("late", 10)):
             for _ in range(count):
-                await app.queue(path).send(BrokeredMessage("apples"))
+                await app.queue_client(path).send(BrokeredMessage("apples"))
         (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
         assert (queue["path"], queue["parked"], queue["read"]) == (app.backlog_path(0), 27, 20)
         assert [(one["path"], one["messages"]) for one in queue["destinations"]] == [("orders", 17), ("late", 3)]
-        monkeypatch.setattr(pairing_backlog, "MOST_BYTES", 1)
+        monkeypatch.setattr(pairing_backlog, "MAX_BYTES", 1)
         (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
         assert (queue["parked"], queue["read"]) == (27, 7), "a page is more than enough"
 
 
 @in_virtual_time
 async def test_messages_that_nobody_parked_have_no_destination() -> None:
-    async with paired(backlog_queue_count=1) as app:
+    async with in_memory_pair_application(backlog_queue_count=1) as app:
         sender = app.pairing.secondary.create_message_sender(app.backlog_path(0))
         for path in ("\x1b[2Jorders", "x" * 261, "", 17):
             await sender.send(BrokeredMessage(properties={"x-ms-path": path}))

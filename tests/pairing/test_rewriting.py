@@ -14,7 +14,7 @@ from twinbus.amqp.message import Header, Message, Properties, Section, build, da
 from twinbus.amqp.types import Byte, Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.client.pairing import rewriting
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
-from twinbus.client.pairing.rewriting import Expired, Restored
+from twinbus.client.pairing.rewriting import ExpiredMessage, RestoredMessage
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 
 NOW_MS: Final = 1_700_000_000_000
@@ -44,8 +44,8 @@ def in_backlog(message: Message, enqueued_ms: int = NOW_MS, *, deliveries: int =
 
 
 def restored(message: Message, *, deduct: bool = False, deliveries: int = 0) -> BrokeredMessage:
-    found = rewriting.restore(in_backlog(message, deliveries=deliveries), LATER_MS, deduct=deduct)
-    assert isinstance(found, Restored)
+    found = rewriting.restore(in_backlog(message, deliveries=deliveries), LATER_MS, deduct_parked_time=deduct)
+    assert isinstance(found, RestoredMessage)
     return BrokeredMessage.decode(found.payload)
 
 
@@ -129,7 +129,7 @@ def test_q06_a_time_to_live_beyond_49_days_comes_back_whole() -> None:
 
 def test_q06_a_time_to_live_in_plain_milliseconds_is_read() -> None:
     found = rewriting.restore(with_property("x-ms-timetolive", 5_000), NOW_MS)
-    assert isinstance(found, Restored)
+    assert isinstance(found, RestoredMessage)
     assert BrokeredMessage.decode(found.payload).time_to_live == dt.timedelta(seconds=5)
 
 
@@ -152,12 +152,14 @@ def test_q17_a_message_that_was_delivered_before_is_marked_once(*, is_parked_so:
 
 def test_q04_a_message_or_a_batch_is_marked_once_and_nothing_else_of_it_changes() -> None:
     first = BrokeredMessage("x", session_id="7", properties={"colour": "red"}, time_to_live=MINUTE).encode(NOW_MS)
-    marked = BrokeredMessage.decode(rewriting.mark(first))
+    marked = BrokeredMessage.decode(rewriting.mark_possible_duplicate(first))
     assert (marked.text, marked.session_id, marked.time_to_live) == ("x", "7", MINUTE)
     assert marked.properties == {"colour": "red", "x-ms-possible-duplicate": True}
-    assert rewriting.mark(rewriting.mark(first)) == rewriting.mark(first)
-    batch = rewriting.mark(encode_batch([first, first], BrokeredMessage("x")), BATCH_FORMAT)
-    assert Message(batch).data == [rewriting.mark(first)] * 2
+    assert rewriting.mark_possible_duplicate(
+        rewriting.mark_possible_duplicate(first)
+    ) == rewriting.mark_possible_duplicate(first)
+    batch = rewriting.mark_possible_duplicate(encode_batch([first, first], BrokeredMessage("x")), BATCH_FORMAT)
+    assert Message(batch).data == [rewriting.mark_possible_duplicate(first)] * 2
 
 
 def test_q09_the_message_says_when_and_for_how_long_it_was_parked() -> None:
@@ -174,16 +176,16 @@ def test_q09_deduct_takes_the_parked_time_off() -> None:
 
 def test_q09_deduct_tells_what_expired_while_it_was_parked() -> None:
     message = in_backlog(parked(BrokeredMessage("x", time_to_live=dt.timedelta(minutes=1))))
-    found = rewriting.restore(message, LATER_MS, deduct=True)
-    assert found == Expired("orders", 90_000, 60_000)
-    assert found.text == "it was parked for 90 s and could live 60 s"
+    found = rewriting.restore(message, LATER_MS, deduct_parked_time=True)
+    assert found == ExpiredMessage("orders", 90_000, 60_000)
+    assert found.description == "it was parked for 90 s and could live 60 s"
 
 
 def test_a_message_parked_twice_tells_of_the_last_time() -> None:
     once = rewriting.restore(
         in_backlog(parked(BrokeredMessage("x", message_id="1"), possible_duplicate=True)), LATER_MS
     )
-    assert isinstance(once, Restored)
+    assert isinstance(once, RestoredMessage)
     properties = restored(parked(once.payload)).properties
     assert sorted(properties) == [
         "x-ms-parked-at",
@@ -208,26 +210,26 @@ def test_q04_a_mark_is_added_and_nothing_else_changes(own: dict[str, object]) ->
     )
     message.scheduled_enqueue_time_utc = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     payload = build(delivery_annotations={"hop": 1}) + message.encode(NOW_MS) + build(footer={"sum": 7})
-    before, after = Message(payload), Message(rewriting.mark(payload))
+    before, after = Message(payload), Message(rewriting.mark_possible_duplicate(payload))
     assert dict(after.application_properties) == own | {"x-ms-possible-duplicate": True}
     untouched = set(Section) - {Section.APPLICATION_PROPERTIES}
     assert {section: after.raw(section) for section in untouched} == {
         section: before.raw(section) for section in untouched
     }
-    assert rewriting.mark(after.payload) is after.payload
+    assert rewriting.mark_possible_duplicate(after.payload) is after.payload
 
 
 def test_q04_each_message_of_a_batch_is_marked() -> None:
     messages = [BrokeredMessage(str(number), message_id=str(number), partition_key="7") for number in range(3)]
     messages[1].properties["x-ms-possible-duplicate"] = True
     batch = encode_batch([message.encode(NOW_MS) for message in messages], messages[0])
-    marked = rewriting.mark(batch, BATCH_FORMAT)
+    marked = rewriting.mark_possible_duplicate(batch, BATCH_FORMAT)
     found = [BrokeredMessage.decode(one) for one in Message(marked).data]
     assert [(one.text, one.properties["x-ms-possible-duplicate"]) for one in found] == [
         (str(number), True) for number in range(3)
     ]
     assert marked.startswith(batch[: batch.index(Message(batch).data[0]) - 5]), "the label is as it was"
-    assert rewriting.mark(marked, BATCH_FORMAT) is marked
+    assert rewriting.mark_possible_duplicate(marked, BATCH_FORMAT) is marked
 
 
 @pytest.mark.parametrize(
@@ -252,8 +254,8 @@ def test_q05_q19_an_alias_of_the_wrong_type_is_malformed(name: str, item: object
 def test_q07_a_property_with_the_name_of_an_alias_is_refused() -> None:
     for name in rewriting.ALIASES:
         with pytest.raises(ReservedPropertyName, match=f"'{name}'"):
-            rewriting.check_names({"a": 1, name: "mine"})
-    rewriting.check_names({"a": 1, "x-ms-other": 2})
+            rewriting.check_property_names({"a": 1, name: "mine"})
+    rewriting.check_property_names({"a": 1, "x-ms-other": 2})
 
 
 def test_q08_the_excess_is_named() -> None:
@@ -351,7 +353,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 def test_any_message_comes_back_as_it_was_sent(payload: bytes) -> None:
     sent = Message(payload)
     found = rewriting.restore(in_backlog(parked(payload)), LATER_MS)
-    assert isinstance(found, Restored)
+    assert isinstance(found, RestoredMessage)
     back = Message(found.payload)
     assert back.bare().endswith(_behind_properties(sent))
     sent_properties, back_properties = sent.properties, back.properties

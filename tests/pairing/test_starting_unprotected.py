@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pairing.application import Application, application
+from tests.pairing.application import Application, paired_application
 from twinbus.client import BrokeredMessage, MessagingFactory, NamespaceManager
 from twinbus.client.errors import ObjectClosed
 from twinbus.client.pairing import (
@@ -39,7 +39,7 @@ async def unprotected(kind: str = "hang", **options: Any) -> AsyncIterator[Appli
         await namespaces.primary.create_queue("orders")
         getattr(namespaces.secondary.outage, kind)()
         given = {"failover_interval": 0, "require_secondary": False, "operation_timeout": LIMIT_S} | options
-        async with application(namespaces, **given) as app:
+        async with paired_application(namespaces, **given) as app:
             yield app
 
 
@@ -51,8 +51,8 @@ async def test_q15_pairing_returns_at_once_if_the_secondary_is_silent_or_down(ki
     async with unprotected(kind) as app:
         assert loop.time() == begun_s
         assert not app.pairing.is_protected
-        await app.queue().send(BrokeredMessage("apples"))
-        assert await app.arrived() == ["apples"]
+        await app.queue_client().send(BrokeredMessage("apples"))
+        assert await app.arrived_bodies() == ["apples"]
         assert loop.time() - begun_s < 1
 
 
@@ -68,19 +68,19 @@ async def test_q15_status_alarm_and_event_say_that_the_pair_is_unprotected_and_w
         assert loop.time() - begun_s < 5
         assert not status.is_protected
         assert [alarm.kind for alarm in status.alarms] == [AlarmKind.UNPROTECTED]
-        assert len(app.told(EventKind.UNPROTECTED)) == 1
+        assert len(app.events_of(EventKind.UNPROTECTED)) == 1
         await asyncio.sleep(120)
-        assert len(app.told(EventKind.UNPROTECTED)) == 1, "it is told once, however often it is tried"
+        assert len(app.events_of(EventKind.UNPROTECTED)) == 1, "it is told once, however often it is tried"
         app.namespaces.secondary.outage.restore()
         await asyncio.sleep(60)
         status = await app.pairing.status()
         assert (status.is_protected, status.alarms, len(status.backlog_queues)) == (True, (), 3)
-        assert len(app.told(EventKind.PROTECTED)) == 1
+        assert len(app.events_of(EventKind.PROTECTED)) == 1
 
 
 @in_virtual_time
 async def test_q15_a_healthy_secondary_that_is_being_prepared_raises_no_alarm() -> None:
-    async with InMemoryPair() as namespaces, application(namespaces, require_secondary=False) as app:
+    async with InMemoryPair() as namespaces, paired_application(namespaces, require_secondary=False) as app:
         status = await app.pairing.status()
         assert (status.is_protected, status.alarms) == (True, ())
         assert [event.kind for event in app.events] == [EventKind.PROTECTED]
@@ -91,19 +91,19 @@ async def test_q15_a_healthy_secondary_that_is_being_prepared_raises_no_alarm() 
 async def test_q15_a_send_that_has_to_be_parked_waits_for_the_first_preparation() -> None:
     async with unprotected() as app:
         app.namespaces.primary.outage.stop()
-        sending = asyncio.ensure_future(app.queue().send(BrokeredMessage("apples")))
+        sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))
         await asyncio.sleep(LIMIT_S / 2)
         assert not sending.done()
         app.namespaces.secondary.outage.restore()
         await sending
-        assert [message.text for message in await app.parked()] == ["apples"]
+        assert [message.text for message in await app.parked_messages()] == ["apples"]
 
 
 @in_virtual_time
 async def test_q15_it_waits_no_longer_than_its_own_time_and_later_sends_do_not_wait() -> None:
     async with unprotected() as app:
         app.namespaces.primary.outage.stop()
-        queue, loop = app.queue(), asyncio.get_running_loop()
+        queue, loop = app.queue_client(), asyncio.get_running_loop()
         begun_s = loop.time()
         with pytest.raises(NotSent, match="are not prepared yet"):
             await queue.send(BrokeredMessage("apples"), timeout=5)
@@ -119,16 +119,16 @@ async def test_q15_it_waits_no_longer_than_its_own_time_and_later_sends_do_not_w
 async def test_q15_without_the_secondary_messages_are_spooled_and_go_on_when_it_is_there(tmp_path: Path) -> None:
     async with unprotected(spool_dir=tmp_path, enable_syphon=True) as app:
         app.namespaces.primary.outage.stop()
-        await app.queue().send(BrokeredMessage("apples"))
+        await app.queue_client().send(BrokeredMessage("apples"))
         assert app.pairing.spool_status is not None
         assert app.pairing.spool_status.count == 1
         app.namespaces.secondary.outage.restore()
         await asyncio.sleep(60)
         assert app.pairing.syphon is not None
-        assert [message.text for message in await app.parked()] == ["apples"]
+        assert [message.text for message in await app.parked_messages()] == ["apples"]
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(120)
-        assert await app.arrived() == ["apples"]
+        assert await app.arrived_bodies() == ["apples"]
 
 
 @pytest.mark.parametrize("after_s", [0, 1, LIMIT_S + 1])
@@ -137,7 +137,7 @@ async def test_q15_closing_while_the_secondary_is_prepared_leaves_nothing_behind
     before = asyncio.all_tasks()
     async with unprotected() as app:
         app.namespaces.primary.outage.stop()
-        sending = asyncio.ensure_future(app.queue().send(BrokeredMessage("apples"), timeout=600))
+        sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples"), timeout=600))
         await asyncio.sleep(after_s)
         loop = asyncio.get_running_loop()
         begun_s = loop.time()

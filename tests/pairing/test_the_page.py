@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.served import START_S, wait_until
+from tests.served import START_TIMEOUT_S, wait_until
 from twinbus.client.pairing.failover import TRANSITIONS
 from twinbus.client.pairing.rewriting import ALIASES
 from twinbus.client.sync import MessagingFactory
@@ -37,11 +37,13 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     with (tmp_path / "said").open("w") as said:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: all((tmp_path / ".run" / f"{name}.json").exists() for name in NAMES), patience_s=START_S)
+        wait_until(
+            lambda: all((tmp_path / ".run" / f"{name}.json").exists() for name in NAMES), timeout_s=START_TIMEOUT_S
+        )
         yield tmp_path
     finally:
         process.terminate()
-        process.wait(START_S)
+        process.wait(START_TIMEOUT_S)
 
 
 def test_the_example_runs_as_printed_against_the_pair_of_make_run(directory: Path) -> None:
@@ -61,7 +63,7 @@ def test_the_secondary_of_make_run_goes_on_when_the_primary_is_killed(directory:
     ready = {name: json.loads((directory / ".run" / f"{name}.json").read_text()) for name in NAMES}
     os.kill(ready["contoso"]["pid"], signal.SIGKILL)
     said = directory / "said"
-    wait_until(lambda: "To start it again" in said.read_text(), patience_s=START_S)
+    wait_until(lambda: "To start it again" in said.read_text(), timeout_s=START_TIMEOUT_S)
     (command,) = re.findall(r"^    (.* serve contoso --data .*)$", said.read_text(), re.MULTILINE)
     backup = MessagingFactory.from_connection_string(ready["contoso-backup"]["connection_string"])
     with backup as factory, pytest.raises(EntityNotFound):
@@ -69,10 +71,10 @@ def test_the_secondary_of_make_run_goes_on_when_the_primary_is_killed(directory:
     again = subprocess.Popen(shlex.split(command), cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         file = directory / ".run" / "contoso.json"
-        wait_until(lambda: json.loads(file.read_text())["pid"] == again.pid, patience_s=START_S)
+        wait_until(lambda: json.loads(file.read_text())["pid"] == again.pid, timeout_s=START_TIMEOUT_S)
     finally:
         again.terminate()
-        again.wait(START_S)
+        again.wait(START_TIMEOUT_S)
 
 
 def test_the_diagram_is_that_of_the_table() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.pairing.application import Application, application, paired
+from tests.pairing.application import Application, in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client import errors as client_errors
 from twinbus.client.pairing import EntityState, EventKind, MessageCannotBeParked, triggers
@@ -36,11 +36,11 @@ DEFAULT: Final[triggers.Triggers] = {}
 
 async def send_to_disabled(app: Application) -> None:
     app.namespaces.primary.broker.find_sendable("orders").set_status("SendDisabled")
-    await app.queue().send(BrokeredMessage("apples"))
+    await app.queue_client().send(BrokeredMessage("apples"))
 
 
 async def send_to_deleted(app: Application) -> None:
-    queue = app.queue()
+    queue = app.queue_client()
     await queue.send(BrokeredMessage("before"))
     await app.namespaces.primary.entities.delete("orders")
     await queue.send(BrokeredMessage("apples"))
@@ -49,7 +49,7 @@ async def send_to_deleted(app: Application) -> None:
 async def send_to_full(app: Application) -> None:
     queue = app.namespaces.primary.broker.find_sendable("orders")
     object.__setattr__(queue.description, "max_size_mb", 0)
-    await app.queue().send(BrokeredMessage("apples"))
+    await app.queue_client().send(BrokeredMessage("apples"))
 
 
 FAILURES: Final = [(send_to_disabled, EntityDisabled), (send_to_deleted, EntityNotFound), (send_to_full, QuotaExceeded)]
@@ -60,14 +60,14 @@ FAILURES: Final = [(send_to_disabled, EntityDisabled), (send_to_deleted, EntityN
 async def test_r031_as_documented_an_error_that_is_not_transient_starts_failover(
     send: Callable[[Application], Awaitable[None]], error: type[ServiceBusError]
 ) -> None:
-    async with paired(failover_interval=60, triggers=triggers.AS_DOCUMENTED) as app:
+    async with in_memory_pair_application(failover_interval=60, triggers=triggers.AS_DOCUMENTED) as app:
         with pytest.raises(error):
             await send(app)
         assert app.pairing.health_of("orders").state is EntityState.SUSPECT
         await asyncio.sleep(60.1)
-        await app.queue().send(BrokeredMessage("pears"))
-        assert [message.text for message in await app.parked()] == ["pears"]
-        assert isinstance(app.pairing.health_of("orders").why, error)
+        await app.queue_client().send(BrokeredMessage("pears"))
+        assert [message.text for message in await app.parked_messages()] == ["pears"]
+        assert isinstance(app.pairing.health_of("orders").failure, error)
 
 
 @pytest.mark.parametrize(("send", "error"), FAILURES)
@@ -75,25 +75,27 @@ async def test_r031_as_documented_an_error_that_is_not_transient_starts_failover
 async def test_by_default_such_an_error_never_triggers_and_reaches_the_caller_unchanged(
     send: Callable[[Application], Awaitable[None]], error: type[ServiceBusError]
 ) -> None:
-    async with paired(failover_interval=0) as app:
+    async with in_memory_pair_application(failover_interval=0) as app:
         with pytest.raises(error):
             await send(app)
         assert app.events == []
-        assert await app.parked() == []
+        assert await app.parked_messages() == []
 
 
 @in_virtual_time
 async def test_r031_as_documented_a_refused_ping_is_no_reason_to_stop_parking() -> None:
     """R038: pings go on until one is delivered, and messages are parked meanwhile."""
-    async with paired(failover_interval=0, triggers=triggers.AS_DOCUMENTED, enable_syphon=True) as app:
+    async with in_memory_pair_application(
+        failover_interval=0, triggers=triggers.AS_DOCUMENTED, enable_syphon=True
+    ) as app:
         await send_to_disabled(app)
         await asyncio.sleep(630)
-        await app.queue().send(BrokeredMessage("pears"))
-        assert len(app.told(EventKind.PINGED)) == 10
-        assert sorted(message.text for message in await app.parked()) == ["apples", "pears"]
+        await app.queue_client().send(BrokeredMessage("pears"))
+        assert len(app.events_of(EventKind.PINGED)) == 10
+        assert sorted(message.text for message in await app.parked_messages()) == ["apples", "pears"]
         app.namespaces.primary.broker.find_sendable("orders").set_status("Active")
         await asyncio.sleep(180)
-        assert sorted(await app.arrived()) == ["apples", "pears"]
+        assert sorted(await app.arrived_bodies()) == ["apples", "pears"]
 
 
 @in_virtual_time
@@ -102,33 +104,33 @@ async def test_r031_as_documented_unauthorised_never_triggers() -> None:
         await namespaces.primary.create_queue("orders")
         string = namespaces.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=no")
         stranger = MessagingFactory.from_connection_string(string, clock=namespaces.clock)
-        async with application(namespaces, failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
+        async with paired_application(namespaces, failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
             options = app.pairing.options
             options.secondary_factory = namespaces.secondary.factory()
             async with await stranger.pair_namespace(options) as pairing:
                 with pytest.raises(Unauthorized):
                     await stranger.create_queue_client("orders").send(BrokeredMessage("apples"))
                 assert pairing.health_of("orders").state is EntityState.HEALTHY
-                assert await app.parked() == []
+                assert await app.parked_messages() == []
 
 
 @in_virtual_time
 async def test_r031_as_documented_a_busy_server_never_triggers() -> None:
-    async with paired(failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
+    async with in_memory_pair_application(failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
         app.namespaces.primary.outage.busy("orders")
-        sending = asyncio.ensure_future(app.queue().send(BrokeredMessage("apples")))
+        sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))
         await asyncio.sleep(5)
         app.namespaces.primary.outage.restore()
         await sending
-        assert await app.arrived() == ["apples"]
+        assert await app.arrived_bodies() == ["apples"]
         assert app.events == []
 
 
 @in_virtual_time
 async def test_r031_as_documented_a_message_that_is_too_large_fails_the_entity_over_until_the_next_ping() -> None:
-    async with paired(failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
+    async with in_memory_pair_application(failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
         with pytest.raises(MessageCannotBeParked):
-            await app.queue().send(BrokeredMessage(b"x" * 300_000))
+            await app.queue_client().send(BrokeredMessage(b"x" * 300_000))
         assert app.pairing.health_of("orders").state is EntityState.FAILED_OVER
         await asyncio.sleep(61)
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY
@@ -138,20 +140,20 @@ async def test_r031_as_documented_a_message_that_is_too_large_fails_the_entity_o
 async def test_r031_as_documented_what_is_no_messaging_error_reaches_the_caller() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
-        async with application(namespaces, failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
+        async with paired_application(namespaces, failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
             with pytest.raises((InvalidArgument, NotAllowed)):
-                await app.queue("baskets").send(BrokeredMessage("no session id"))
+                await app.queue_client("baskets").send(BrokeredMessage("no session id"))
             assert app.events == []
 
 
 @in_virtual_time
 async def test_single_entries_can_be_changed() -> None:
     chosen = {**triggers.AS_DOCUMENTED, EntityNotFound: FailureClass.CALLER}
-    async with paired(failover_interval=0, triggers=chosen) as app:
+    async with in_memory_pair_application(failover_interval=0, triggers=chosen) as app:
         with pytest.raises(EntityNotFound):
-            await app.queue("nowhere").send(BrokeredMessage("apples"))
+            await app.queue_client("nowhere").send(BrokeredMessage("apples"))
         await send_to_disabled(app)
-        assert [message.text for message in await app.parked()] == ["apples"]
+        assert [message.text for message in await app.parked_messages()] == ["apples"]
 
 
 def test_the_ready_made_table_cannot_be_changed_by_mistake() -> None:

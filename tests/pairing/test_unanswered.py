@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from tests.pairing.application import application, paired
+from tests.pairing.application import in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.pairing import EventKind
 from twinbus.client.sender import MessageSender
 from twinbus.testing import InMemoryPair, in_virtual_time
 
-MARK = "x-ms-possible-duplicate"
+DUPLICATE_MARK = "x-ms-possible-duplicate"
 
 
 @in_virtual_time
 async def test_q04_lost_and_then_refused_is_a_possible_duplicate() -> None:
-    async with paired(failover_interval=0, operation_timeout=20) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.hang()
         sending = asyncio.ensure_future(queue.send(BrokeredMessage("pears")))
@@ -27,7 +27,7 @@ async def test_q04_lost_and_then_refused_is_a_possible_duplicate() -> None:
         app.namespaces.primary.outage.stop()
         await sending
         await queue.send(BrokeredMessage("plums"))
-        assert {message.text: MARK in message.properties for message in await app.parked()} == {
+        assert {message.text: DUPLICATE_MARK in message.properties for message in await app.parked_messages()} == {
             "pears": True,
             "plums": False,
         }
@@ -37,15 +37,15 @@ async def test_q04_lost_and_then_refused_is_a_possible_duplicate() -> None:
 async def test_q04_duplicate_detection_on_the_primary_removes_the_copy() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_duplicate_detection=True)
-        async with application(namespaces, failover_interval=0, enable_syphon=True) as app:
+        async with paired_application(namespaces, failover_interval=0, enable_syphon=True) as app:
             namespaces.primary.outage.hang_store()  # it has the message, and does not answer
-            await app.queue().send(BrokeredMessage("apples", message_id="1"))
-            (parked,) = await app.parked()
-            assert (parked.message_id, parked.properties[MARK]) == ("1", True)
+            await app.queue_client().send(BrokeredMessage("apples", message_id="1"))
+            (parked,) = await app.parked_messages()
+            assert (parked.message_id, parked.properties[DUPLICATE_MARK]) == ("1", True)
             namespaces.primary.outage.restore()
             await asyncio.sleep(120)
-            assert len(app.told(EventKind.MOVED)) == 1
-            assert await app.arrived() == ["apples"]
+            assert len(app.events_of(EventKind.MOVED)) == 1
+            assert await app.arrived_bodies() == ["apples"]
 
 
 @in_virtual_time
@@ -68,8 +68,8 @@ async def test_an_ordinary_sender_says_so_as_well_and_is_sure_where_nothing_has_
 
 @in_virtual_time
 async def test_q03_a_connection_given_up_by_another_does_not_make_the_attempt_longer() -> None:
-    async with paired(("orders", "invoices"), failover_interval=0, operation_timeout=20) as app:
-        orders, invoices = app.queue("orders"), app.queue("invoices")
+    async with in_memory_pair_application(("orders", "invoices"), failover_interval=0, operation_timeout=20) as app:
+        orders, invoices = app.queue_client("orders"), app.queue_client("invoices")
         for queue in (orders, invoices):
             await queue.send(BrokeredMessage("before"))
         app.namespaces.primary.outage.hang()
@@ -80,13 +80,13 @@ async def test_q03_a_connection_given_up_by_another_does_not_make_the_attempt_lo
         await invoices.send(BrokeredMessage("a bill"))
         assert loop.time() - before_s < 10.5
         await first
-        assert len(await app.parked()) == 2
+        assert len(await app.parked_messages()) == 2
 
 
 @in_virtual_time
 async def test_q04_what_may_be_in_one_backlog_queue_is_a_possible_duplicate_in_the_next() -> None:
-    async with paired(failover_interval=0, operation_timeout=20, backlog_queue_count=2) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=20, backlog_queue_count=2) as app:
+        queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("before"))
         app.namespaces.secondary.outage.hang()
@@ -94,9 +94,13 @@ async def test_q04_what_may_be_in_one_backlog_queue_is_a_possible_duplicate_in_t
         await asyncio.sleep(8)
         app.namespaces.secondary.outage.restore()
         await sending
-        first, second = (event.backlog_queue for event in app.told(EventKind.PARKED))
+        first, second = (event.backlog_queue for event in app.events_of(EventKind.PARKED))
         assert first != second
-        marks = [message.properties.get(MARK) for message in await app.parked() if message.text == "apples"]
+        marks = [
+            message.properties.get(DUPLICATE_MARK)
+            for message in await app.parked_messages()
+            if message.text == "apples"
+        ]
         assert True in marks
 
 
@@ -106,41 +110,41 @@ async def test_q19_a_deferred_message_that_somebody_has_is_waited_for(cannot_wit
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         options = {"failover_interval": 0, "backlog_queue_count": 1, "enable_syphon": True}
-        async with application(namespaces, **options) as app:
+        async with paired_application(namespaces, **options) as app:
             namespaces.primary.outage.stop()
-            client = app.queue("baskets")
+            client = app.queue_client("baskets")
             for number in range(20):
                 await client.send(BrokeredMessage(str(number), session_id="7"))
             namespaces.primary.outage.restore()
             namespaces.primary.outage.busy("baskets")
             await asyncio.sleep(30)
-            parked = await app.parked()
+            parked = await app.parked_messages()
             assert {message.state for message in parked} == {"deferred"}
             backlog = app.backlog_path(0)
         _, secondary = namespaces.factories()
         killed = secondary.create_message_receiver(backlog)
         await killed.receive_deferred(parked[3].sequence_number)
         namespaces.primary.outage.restore()
-        async with application(namespaces, **options) as app:
+        async with paired_application(namespaces, **options) as app:
             await asyncio.sleep(40)
-            assert await app.arrived("baskets") == ["0", "1", "2"]
+            assert await app.arrived_bodies("baskets") == ["0", "1", "2"]
             await asyncio.sleep(120)
-            assert await app.arrived("baskets") == [str(number) for number in range(20)]
+            assert await app.arrived_bodies("baskets") == [str(number) for number in range(20)]
         await secondary.close()
 
 
 @in_virtual_time
 async def test_q19_deferred_messages_are_free_when_the_primary_is_lost_while_they_are_brought_back() -> None:
-    async with paired(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
         outage = app.namespaces.primary.outage
         outage.stop()
-        await app.queue().send(BrokeredMessage("apples"))
+        await app.queue_client().send(BrokeredMessage("apples"))
         outage.restore()
         outage.busy("orders")
         await asyncio.sleep(5)
-        assert app.told(EventKind.DEFERRED)
+        assert app.events_of(EventKind.DEFERRED)
         outage.stop()
         await asyncio.sleep(5)
         outage.restore()
         await asyncio.sleep(40)
-        assert await app.arrived() == ["apples"], "sooner than its lock is over"
+        assert await app.arrived_bodies() == ["apples"], "sooner than its lock is over"

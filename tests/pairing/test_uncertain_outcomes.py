@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pairing.application import Application, application, paired
+from tests.pairing.application import Application, in_memory_pair_application, paired_application
 from tests.pairing.test_marks import LARGEST, WAY_S, losing_responses, marks
 from twinbus.client import BrokeredMessage, RetryPolicy
 from twinbus.client.errors import ConnectionLost, EntityNotFound, ObjectClosed, may_have_happened
@@ -30,7 +30,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 @contextlib.asynccontextmanager
 async def closing(app: Application, after_s: float) -> AsyncIterator[dict[str, ServiceBusError]]:
     """Send many messages at a time, close everything after a while, and have the errors of those sends."""
-    queue = app.queue()
+    queue = app.queue_client()
     told: dict[str, ServiceBusError] = {}
 
     async def send(text: str) -> None:
@@ -53,7 +53,7 @@ async def found_anywhere(app: Application) -> set[str]:
         namespace.outage.restore()
     await asyncio.sleep(60)
     found = await app.namespaces.primary.messages("orders")
-    return {message.text for message in [*found, *await app.parked()]}
+    return {message.text for message in [*found, *await app.parked_messages()]}
 
 
 def unsure(told: dict[str, ServiceBusError]) -> set[str]:
@@ -66,7 +66,7 @@ def unsure(told: dict[str, ServiceBusError]) -> set[str]:
 @in_virtual_time
 async def test_q03_q04_held_sends_that_have_left_are_uncertain_when_the_pair_is_closed() -> None:
     """A store that hangs answers that it is unavailable, and stores the messages when it comes back."""
-    async with paired(failover_interval=300, hold_during_failover_interval=True) as app:
+    async with in_memory_pair_application(failover_interval=300, hold_during_failover_interval=True) as app:
         app.namespaces.primary.outage.hang_store()
         async with closing(app, after_s=45) as told:
             assert len(told) == COUNT
@@ -76,8 +76,8 @@ async def test_q03_q04_held_sends_that_have_left_are_uncertain_when_the_pair_is_
 
 @in_virtual_time
 async def test_q03_q04_sends_on_their_way_to_the_primary_are_uncertain_when_the_pair_is_closed() -> None:
-    async with paired(failover_interval=60) as app:
-        await app.queue().sender.open()
+    async with in_memory_pair_application(failover_interval=60) as app:
+        await app.queue_client().sender.open()
         app.namespaces.primary.outage.slow(WAY_S)
         async with closing(app, after_s=7 * WAY_S) as told:
             pass
@@ -90,8 +90,8 @@ async def test_q03_q04_sends_on_their_way_to_a_backlog_queue_are_uncertain_when_
     tmp_path: Path, *, has_spool: bool
 ) -> None:
     options: dict[str, Any] = {"spool_dir": tmp_path} if has_spool else {}
-    async with paired(failover_interval=0, backlog_queue_count=1, **options) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, **options) as app:
+        queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("before"))
         app.namespaces.secondary.outage.slow(WAY_S)
@@ -102,14 +102,14 @@ async def test_q03_q04_sends_on_their_way_to_a_backlog_queue_are_uncertain_when_
         assert len(await found_anywhere(app)) == COUNT + 1
         assert [may_have_happened(error) for error in errors if error is not None] == [True] * COUNT
         assert {type(error) for error in errors} == {ConnectionLost}
-        assert app.told(EventKind.QUEUE_OUT) == [], "our own end says nothing of the backlog queue"
+        assert app.events_of(EventKind.QUEUE_OUT) == [], "our own end says nothing of the backlog queue"
 
 
 @in_virtual_time
 async def test_q03_q04_sends_that_wait_for_credit_were_certainly_not_sent_when_the_pair_is_closed() -> None:
     count = 3_000
-    async with paired(failover_interval=60) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=60) as app:
+        queue = app.queue_client()
         await queue.sender.open()
         app.namespaces.primary.outage.slow(WAY_S)
         sends = [asyncio.ensure_future(queue.send(BrokeredMessage(str(number)))) for number in range(count)]
@@ -126,9 +126,9 @@ async def test_q03_q04_sends_that_wait_for_credit_were_certainly_not_sent_when_t
 
 @in_virtual_time
 async def test_q03_q04_a_held_send_that_never_left_is_certainly_not_sent() -> None:
-    async with paired(failover_interval=60, hold_during_failover_interval=True) as app:
+    async with in_memory_pair_application(failover_interval=60, hold_during_failover_interval=True) as app:
         app.namespaces.primary.outage.stop()
-        sending = asyncio.ensure_future(app.queue().send(BrokeredMessage("apples")))
+        sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))
         await asyncio.sleep(5)
         await app.primary.close()
         with pytest.raises(ObjectClosed) as raised:
@@ -142,8 +142,8 @@ async def test_q03_q04_a_held_send_that_never_left_is_certainly_not_sent() -> No
 @in_virtual_time
 async def test_q03_q04_a_message_too_large_to_park_may_be_in_the_primary_that_was_silent() -> None:
     size = LARGEST - len(BrokeredMessage(b"", message_id="1").encode(0)) - 16
-    async with paired(failover_interval=0, operation_timeout=20) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         app.namespaces.primary.outage.hang()
         with pytest.raises(MessageCannotBeParked, match="it may have been stored") as raised:
@@ -159,8 +159,8 @@ async def test_q03_q04_a_message_too_large_to_park_may_be_in_the_primary_that_wa
 
 @in_virtual_time
 async def test_q03_q04_the_error_of_two_silent_namespaces_does_not_say_that_nothing_was_sent() -> None:
-    async with paired(failover_interval=0, operation_timeout=20) as app:
-        queue = app.queue()
+    async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
         for namespace in (app.namespaces.primary, app.namespaces.secondary):
             namespace.outage.hang()
@@ -176,8 +176,8 @@ async def test_q03_q04_the_error_of_two_silent_namespaces_does_not_say_that_noth
 @in_virtual_time
 @pytest.mark.parametrize("is_paired", [False, True])
 async def test_q03_q04_a_refusal_after_a_lost_response_is_uncertain(*, is_paired: bool) -> None:
-    async with paired() as app:
-        sender = app.queue().sender if is_paired else MessageSender(app.pairing.primary, "orders")
+    async with in_memory_pair_application() as app:
+        sender = app.queue_client().sender if is_paired else MessageSender(app.pairing.primary, "orders")
         await sender.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(sender.send(BrokeredMessage("apples")))
@@ -240,8 +240,8 @@ async def test_q03_q04_a_disk_that_hangs_may_store_what_it_was_given(*, is_parti
 
 @in_virtual_time
 async def test_q03_q04_a_lock_that_a_lost_complete_took_away_is_no_proof_that_it_was_not_completed() -> None:
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
         message = await queue.receive()
         assert message is not None
@@ -250,13 +250,13 @@ async def test_q03_q04_a_lock_that_a_lost_complete_took_away_is_no_proof_that_it
         with pytest.raises(MessageLockLost, match="may have been carried out") as raised:
             await completing
         assert raised.value.may_have_happened
-        assert await app.arrived() == []
+        assert await app.arrived_bodies() == []
 
 
 @in_virtual_time
 async def test_q03_q04_cancelling_a_schedule_again_after_a_lost_response_is_uncertain() -> None:
-    async with paired() as app:
-        queue = app.queue()
+    async with in_memory_pair_application() as app:
+        queue = app.queue_client()
         later = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 7200, dt.UTC)
         number = await queue.schedule(BrokeredMessage("apples"), later)
         async with losing_responses(app.namespaces.primary):
@@ -273,8 +273,8 @@ async def test_q03_q04_cancelling_a_schedule_again_after_a_lost_response_is_unce
 async def test_q03_q04_a_send_in_a_transaction_is_certain_and_its_commit_is_not() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces) as app:
-            queue = app.queue()
+        async with paired_application(namespaces) as app:
+            queue = app.queue_client()
             transaction = app.primary.transaction()
             await queue.send(BrokeredMessage("apples"), transaction=transaction)
             async with losing_responses(namespaces.primary):
@@ -289,7 +289,7 @@ async def test_q03_q04_a_send_in_a_transaction_is_certain_and_its_commit_is_not(
             with pytest.raises(ConnectionLost) as raised:
                 await committing
             assert raised.value.may_have_happened
-            assert await app.arrived() == ["plums"]
+            assert await app.arrived_bodies() == ["plums"]
 
 
 # --- what an application does about it --------------------------------------------------------------------------------

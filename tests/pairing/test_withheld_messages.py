@@ -6,22 +6,22 @@ import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.pairing.application import application, paired
+from tests.pairing.application import in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind, rewriting
-from twinbus.client.pairing.withholding import MOST_PATHS
+from twinbus.client.pairing.withholding import MAX_PATHS
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 if TYPE_CHECKING:
     from tests.pairing.application import Application
 
 SYPHON: Final[dict[str, Any]] = {"failover_interval": 0, "backlog_queue_count": 1, "enable_syphon": True}
-MARK: Final = "x-ms-possible-duplicate"
+DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 
 
 async def park(app: Application, count: int, path: str = "orders", **about: Any) -> None:  # noqa: ANN401
     app.namespaces.primary.outage.stop()
-    client = app.queue(path)
+    client = app.queue_client(path)
     for number in range(count):
         await client.send(BrokeredMessage(str(number), **about))
 
@@ -29,36 +29,36 @@ async def park(app: Application, count: int, path: str = "orders", **about: Any)
 @in_virtual_time
 async def test_q19_withheld_messages_are_received_and_charged_once_however_long_they_wait() -> None:
     """Only the oldest one is sent to the destination again and again."""
-    async with paired(**SYPHON) as app:
+    async with in_memory_pair_application(**SYPHON) as app:
         await park(app, 600)
         app.namespaces.primary.outage.restore()
         app.namespaces.primary.outage.busy("orders")
         await asyncio.sleep(600)
-        told = app.told(EventKind.DEFERRED)
+        told = app.events_of(EventKind.DEFERRED)
         assert len({event.message_id for event in told}) <= 500, "those that the pump had in hand"
         assert len(told) <= 500 + 600 / 5 + 10, "of the others, one is tried every five seconds"
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(10)
-        assert await app.arrived() == [str(number) for number in range(600)]
-        assert await app.parked() == []
+        assert await app.arrived_bodies() == [str(number) for number in range(600)]
+        assert await app.parked_messages() == []
 
 
 @in_virtual_time
 async def test_q19_two_spellings_of_one_path_are_withheld_and_come_back_in_order() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_session=True)
-        async with application(namespaces, **SYPHON) as app:
+        async with paired_application(namespaces, **SYPHON) as app:
             namespaces.primary.outage.stop()
             for number in range(20):
-                client = app.queue("orders" if number % 3 else "Orders")
+                client = app.queue_client("orders" if number % 3 else "Orders")
                 await client.send(BrokeredMessage(str(number), session_id="7"))
             namespaces.primary.outage.restore()
             namespaces.primary.outage.busy("orders")
             await asyncio.sleep(100)
-            assert {message.state for message in await app.parked()} == {"active"}
+            assert {message.state for message in await app.parked_messages()} == {"active"}
             namespaces.primary.outage.restore()
             await asyncio.sleep(10)
-            assert await app.arrived() == [str(number) for number in range(20)]
+            assert await app.arrived_bodies() == [str(number) for number in range(20)]
 
 
 @in_virtual_time
@@ -67,7 +67,7 @@ async def test_q19_messages_with_another_spelling_of_the_path_hold_up_no_other_d
         for path in ("orders", "invoices"):
             await namespaces.primary.create_queue(path)
         namespaces.primary.broker.find_sendable("orders").set_status("Disabled")
-        async with application(namespaces, **SYPHON) as app:
+        async with paired_application(namespaces, **SYPHON) as app:
             await park(app, 1)
             namespaces.primary.outage.restore()
             await asyncio.sleep(20)
@@ -78,32 +78,32 @@ async def test_q19_messages_with_another_spelling_of_the_path_hold_up_no_other_d
                     rewriting.park(BrokeredMessage(path).encode(0), 0, path, is_possible_duplicate=False)
                 )
             await asyncio.sleep(60)
-            assert await app.arrived("invoices") == ["invoices"]
+            assert await app.arrived_bodies("invoices") == ["invoices"]
             await secondary.close()
 
 
 @in_virtual_time
 async def test_q19_more_destinations_than_can_be_withheld_are_deferred() -> None:
-    count = MOST_PATHS + 5
+    count = MAX_PATHS + 5
     paths = [f"queue-{number}" for number in range(count)]
     async with InMemoryPair() as namespaces:
         for path in paths:
             await namespaces.primary.create_queue(path)
-        async with application(namespaces, **SYPHON) as app:
+        async with paired_application(namespaces, **SYPHON) as app:
             for path in paths:
                 await park(app, 2, path)
             for path in paths:
                 namespaces.primary.broker.find_sendable(path).set_status("Disabled")
             namespaces.primary.outage.restore()
             await asyncio.sleep(30)
-            states = [message.state for message in await app.parked()]
+            states = [message.state for message in await app.parked_messages()]
             assert len(states) == 2 * count, (len(states), set(states))
             assert 0 < states.count("deferred") <= 2 * 5
             for path in paths:
                 namespaces.primary.broker.find_sendable(path).set_status("Active")
             await asyncio.sleep(30)
             for path in paths:
-                assert await app.arrived(path) == ["0", "1"]
+                assert await app.arrived_bodies(path) == ["0", "1"]
 
 
 @in_virtual_time
@@ -111,25 +111,25 @@ async def test_q04_q19_a_message_without_an_answer_comes_back_marked_after_it_wa
     """Also if another host brings it back, which knows nothing but what the backlog queue says."""
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces, operation_timeout=20, **SYPHON) as app:
+        async with paired_application(namespaces, operation_timeout=20, **SYPHON) as app:
             await park(app, 10)
             namespaces.primary.outage.restore()
             namespaces.primary.outage.hang_store()  # it will have them, and does not say so
             await asyncio.sleep(60)
-            assert {message.state for message in await app.parked()} == {"active"}
+            assert {message.state for message in await app.parked_messages()} == {"active"}
         namespaces.primary.outage.restore()
-        async with application(namespaces, **SYPHON):
+        async with paired_application(namespaces, **SYPHON):
             await asyncio.sleep(120)
         found = await namespaces.primary.messages("orders")
         texts = [message.text for message in found]
         assert sorted(set(texts), key=int) == [str(number) for number in range(10)]
-        unmarked = [message.text for message in found if MARK not in message.properties]
+        unmarked = [message.text for message in found if DUPLICATE_MARK not in message.properties]
         assert len(unmarked) == len(set(unmarked)), "of two copies, one at most has no mark"
 
 
 @in_virtual_time
 async def test_q09_a_withheld_message_that_expires_on_the_way_is_dead_lettered_and_holds_up_no_other() -> None:
-    async with paired(**SYPHON, deduct_parked_time=True) as app:
+    async with in_memory_pair_application(**SYPHON, deduct_parked_time=True) as app:
         await park(app, 1, time_to_live=dt.timedelta(seconds=60))
         await park(app, 3)
         app.namespaces.primary.outage.restore()
@@ -137,8 +137,8 @@ async def test_q09_a_withheld_message_that_expires_on_the_way_is_dead_lettered_a
         await asyncio.sleep(200)
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(30)
-        assert await app.arrived() == ["0", "1", "2"]
-        (event,) = app.told(EventKind.DEAD_LETTERED)
+        assert await app.arrived_bodies() == ["0", "1", "2"]
+        (event,) = app.events_of(EventKind.DEAD_LETTERED)
         assert "TTLExpired" in str(event.reason)
 
 
@@ -146,17 +146,19 @@ async def test_q09_a_withheld_message_that_expires_on_the_way_is_dead_lettered_a
 async def test_q18_q19_a_host_that_takes_over_gets_withheld_messages_in_order() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
-        async with application(namespaces, **SYPHON) as app:
+        async with paired_application(namespaces, **SYPHON) as app:
             await park(app, 50, "baskets", session_id="7")
             namespaces.primary.outage.restore()
             namespaces.primary.outage.busy("baskets")
             await asyncio.sleep(20)
         namespaces.primary.outage.restore()
-        async with application(namespaces, **SYPHON) as app:
+        async with paired_application(namespaces, **SYPHON) as app:
             await asyncio.sleep(10)
-            assert await app.arrived("baskets") == [str(number) for number in range(50)]
+            assert await app.arrived_bodies("baskets") == [str(number) for number in range(50)]
             found = await namespaces.primary.messages("baskets")
-            assert not [message.text for message in found if MARK in message.properties], "none was sent before"
+            assert not [message.text for message in found if DUPLICATE_MARK in message.properties], (
+                "none was sent before"
+            )
 
 
 @in_virtual_time
@@ -165,7 +167,7 @@ async def test_q17_q19_a_lock_that_is_lost_keeps_no_other_from_being_renewed() -
     async with InMemoryPair() as namespaces:
         for path in ("orders", "invoices"):
             await namespaces.primary.create_queue(path)
-        async with application(namespaces, **SYPHON) as app:
+        async with paired_application(namespaces, **SYPHON) as app:
             await park(app, 3)
             await park(app, 3, "invoices")
             namespaces.primary.outage.restore()
@@ -183,5 +185,5 @@ async def test_q17_q19_a_lock_that_is_lost_keeps_no_other_from_being_renewed() -
             await asyncio.sleep(300)
             namespaces.primary.outage.restore()
             await asyncio.sleep(10)
-            assert await app.arrived("invoices") == ["0", "1", "2", "late"]
+            assert await app.arrived_bodies("invoices") == ["0", "1", "2", "late"]
             await secondary.close()

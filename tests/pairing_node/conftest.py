@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pairing_node.reporter import SECRET, Reporter
-from tests.served import ATOM
-from tests.served_here import serving_here
+from tests.served import QUEUE_ENTRY
+from tests.served_here import run_server_in_process
 from twinbus.server.keys import Key, Right
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
 
 KEYS = [
     Key("root", SECRET),
@@ -35,21 +35,21 @@ RULE = (
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
-    with serving_here(tmp_path_factory.mktemp("pairing"), keys=KEYS) as server:
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+    with run_server_in_process(tmp_path_factory.mktemp("pairing"), keys=KEYS) as server:
         for queue in QUEUES:
             rules = RULE.format("Send", "sender", queue) + RULE.format("Listen", "listener", queue)
             content = f"<AuthorizationRules>{rules}</AuthorizationRules>"
-            server.ask("PUT", queue, ATOM.format(content), expected=201)
-        server.ask(
+            server.request("PUT", queue, QUEUE_ENTRY.format(content), expected=201)
+        server.request(
             "PUT",
             "contoso/orders",
-            ATOM.format(f"<AuthorizationRules>{RULE.format('Send', 'sender', 'x' * 16)}</AuthorizationRules>"),
+            QUEUE_ENTRY.format(f"<AuthorizationRules>{RULE.format('Send', 'sender', 'x' * 16)}</AuthorizationRules>"),
             expected=201,
         )
         yield server
 
 
 @pytest.fixture
-def reporter(running: ServedHere) -> Reporter:
-    return Reporter(running)
+def reporter(running_server: InProcessServer) -> Reporter:
+    return Reporter(running_server)

@@ -15,7 +15,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.pairing.application import application
+from tests.pairing.application import paired_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import ConnectionFailed
 from twinbus.testing import InMemoryPair, run
@@ -39,25 +39,25 @@ def report_of(
 def _report(failed_over: tuple[str, ...], suspect: tuple[str, ...], ping_interval_s: float) -> dict[str, Any]:
     found: list[str] = []
     # A test may have a loop of its own on this thread.
-    thread = threading.Thread(target=lambda: found.append(run(_play(failed_over, suspect, ping_interval_s))))
+    thread = threading.Thread(target=lambda: found.append(run(_run_client(failed_over, suspect, ping_interval_s))))
     thread.start()
     thread.join()
     return dict(json.loads(found[0]))
 
 
-async def _play(failed_over: tuple[str, ...], suspect: tuple[str, ...], ping_interval_s: float) -> str:
+async def _run_client(failed_over: tuple[str, ...], suspect: tuple[str, ...], ping_interval_s: float) -> str:
     async with (
         InMemoryPair() as namespaces,
-        application(namespaces, failover_interval=10, ping_primary_interval=ping_interval_s) as app,
+        paired_application(namespaces, failover_interval=10, ping_primary_interval=ping_interval_s) as app,
     ):
         await namespaces.primary.create_queue("fine")
-        await app.queue("fine").send(BrokeredMessage("apples"))
+        await app.queue_client("fine").send(BrokeredMessage("apples"))
         namespaces.primary.outage.stop()
         for paths, wait_s in ((failed_over, 10.1), (suspect, 0.0)):
             for path in paths:
                 try:
-                    await app.queue(path).send(BrokeredMessage("pears"))
+                    await app.queue_client(path).send(BrokeredMessage("pears"))
                 except ConnectionFailed:
                     continue
             await asyncio.sleep(wait_s)
-        return app.pairing.seen.reports.text()
+        return app.pairing.observers.reports.to_json()

@@ -11,14 +11,14 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from tests.http_data.web import Web
+from tests.http_data.web import HttpClient
 from tests.pairing_node.real import report_of
-from tests.plain.entity import Answer
+from tests.plain.entity import ManagementResponse
 
 if TYPE_CHECKING:
-    from tests.http_data.web import Reply
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.http_data.web import HttpResponse
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
 
 SECRET = "c2VjcmV0"
 _numbers = itertools.count(1)
@@ -29,16 +29,16 @@ def new_client() -> str:
     return f"client-{next(_numbers)}"
 
 
-def report(**changed: object) -> dict[str, Any]:
+def make_report(**changed: object) -> dict[str, Any]:
     """One of a real client that has failed over, with these fields changed; what is None is left out."""
     content = {**report_of(new_client(), failed_over=("orders",)), **changed}
     return {name: value for name, value in content.items() if value is not None}
 
 
-class Reporter(Web):
+class Reporter(HttpClient):
     """A client over HTTP; with the root key, unless it is told otherwise."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         super().__init__(server)
 
     def token_of(self, key_name: str, scope: str = "") -> str:
@@ -46,11 +46,11 @@ class Reporter(Web):
         secret = scope if key_name in ("sender", "listener") else SECRET
         return self.server.token(scope, key=secret, key_name=key_name)
 
-    def put(self, content: dict[str, Any], *, token: str | None = None) -> Reply:
+    def put_report(self, content: dict[str, Any], *, token: str | None = None) -> HttpResponse:
         return self.put_text(content["client"], json.dumps(content), token=token)
 
-    def put_text(self, client: str, text: str | bytes, *, token: str | None = None) -> Reply:
-        return self.call("PUT", f"/$pairing/{quote(client, safe='')}", text, token=token)
+    def put_text(self, client: str, text: str | bytes, *, token: str | None = None) -> HttpResponse:
+        return self.request("PUT", f"/$pairing/{quote(client, safe='')}", text, token=token)
 
     def read(self, *, token: str | None = None, **query: object) -> list[dict[str, Any]]:
         """All of them, page by page."""
@@ -61,24 +61,24 @@ class Reporter(Web):
 
     def get(self, *, token: str | None = None, **query: object) -> dict[str, Any]:
         named = {name.replace("_", "$"): value for name, value in query.items()}
-        reply = self.call("GET", f"/$pairing?{urlencode(named)}", token=token)
+        reply = self.request("GET", f"/$pairing?{urlencode(named)}", token=token)
         assert reply.status == 200, reply.body
         assert reply.headers["Content-Type"] == "application/json"
         return dict(json.loads(reply.body))
 
     def backlog(self, *, token: str | None = None) -> list[dict[str, Any]]:
         """The backlog queues."""
-        reply = self.call("GET", "/$pairing/$backlog", token=token)
+        reply = self.request("GET", "/$pairing/$backlog", token=token)
         assert reply.status == 200, reply.body
         return list(json.loads(reply.body)["queues"])
 
-    def of(self, client: str, *, token: str | None = None) -> list[dict[str, Any]]:
+    def reports_of(self, client: str, *, token: str | None = None) -> list[dict[str, Any]]:
         """What is known of one client, without the time, which the server adds."""
         found = [one for one in self.read(token=token) if one["client"] == client]
         return [{name: value for name, value in one.items() if name != "reported"} for one in found]
 
 
-async def ask(client: Raw, operation: str, body: object = None) -> Answer:
+async def request(client: RawClient, operation: str, body: object = None) -> ManagementResponse:
     """A request to the node."""
     found = await client.request("$pairing", {"operation": operation}, body)
     told, content = found.application_properties, found.value
@@ -86,4 +86,4 @@ async def ask(client: Raw, operation: str, body: object = None) -> Answer:
     assert isinstance(content, dict)
     condition = told.get("errorCondition")
     text = str(told["statusDescription"])
-    return Answer(int(told["statusCode"]), condition and str(condition), text, content)
+    return ManagementResponse(int(told["statusCode"]), condition and str(condition), text, content)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from tests.pairing_node.real import INSTANCE
-from tests.pairing_node.reporter import report
+from tests.pairing_node.reporter import make_report
 from twinbus.broker.clock import Timers
 from twinbus.model.errors import QuotaExceeded
 from twinbus.server import pairing
-from twinbus.server.pairing import Pairings
-from twinbus.server.pairing_report import read, read_leave
+from twinbus.server.pairing import ReportStore
+from twinbus.server.pairing_report import parse_departure, parse_report
 from twinbus.testing.clock import FakeClock
 
 
@@ -23,17 +23,17 @@ class Register:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.timers = Timers(self.clock)
-        self.pairings = Pairings(self.clock, self.timers)
+        self.pairings = ReportStore(self.clock, self.timers)
 
     def put(self, **changed: object) -> None:
-        self.pairings.put(read(report(**changed)))
+        self.pairings.put(parse_report(make_report(**changed)))
 
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.timers.run_due()
 
     def found(self) -> list[dict[str, Any]]:
-        page = self.pairings.read(lambda _: True, top=pairing.MAX_PAGE)
+        page = self.pairings.read(lambda _: True, top=pairing.MAX_PAGE_REPORTS)
         return [msgspec.json.decode(content) for content in page.reports]
 
     def clients(self) -> list[str]:
@@ -78,10 +78,10 @@ def test_a_client_that_leaves_is_forgotten_at_once_and_its_bytes_are_free() -> N
     register = Register()
     register.put(client="a")
     register.put(client="a", instance="another")
-    register.pairings.leave(read_leave({"client": "a", "primary": "CONTOSO", "instance": "another"}))
+    register.pairings.remove(parse_departure({"client": "a", "primary": "CONTOSO", "instance": "another"}))
     assert [one["instance"] for one in register.found()] == [INSTANCE]
-    register.pairings.leave(read_leave(register.found()[0]))
-    register.pairings.leave(read_leave({"client": "unknown", "primary": "contoso"}))
+    register.pairings.remove(parse_departure(register.found()[0]))
+    register.pairings.remove(parse_departure({"client": "unknown", "primary": "contoso"}))
     assert register.found() == []
     register.put(client="a")
     assert len(register.pairings) == 1
@@ -130,7 +130,7 @@ def test_there_is_a_limit_of_clients_and_room_again_when_one_is_forgotten(monkey
 
 
 def test_there_is_a_limit_to_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(pairing, "MAX_TOTAL_BYTES", 10_000)
     register = Register()
     register.put(client="a", alarms=["x" * 4_000], report_interval_s=10)
     register.put(client="a", alarms=["x" * 4_000] * 2, report_interval_s=10)

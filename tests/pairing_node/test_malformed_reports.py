@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pairing_node.reporter import ask, report
-from tests.plain.raw import raw
+from tests.pairing_node.reporter import make_report, request
+from tests.plain.raw import connect_raw
 from twinbus.amqp.types import Timestamp
 
 if TYPE_CHECKING:
@@ -59,23 +59,23 @@ WRONG_VALUES = [
 
 @pytest.mark.parametrize(("wrong", "text"), WRONG_FIELDS, ids=str)
 async def test_a_field_that_cannot_be(reporter: Reporter, wrong: dict[str, Any], text: str) -> None:
-    good = report()
-    assert reporter.put(good).status == 204
-    bad = report(client=good["client"], **wrong)
-    reply = reporter.put(bad)
+    good = make_report()
+    assert reporter.put_report(good).status == 204
+    bad = make_report(client=good["client"], **wrong)
+    reply = reporter.put_report(bad)
     assert reply.status == 400
     assert text in reply.detail
-    async with raw(reporter.server) as client:
-        answer = await ask(client, "twinbus:report", bad)
+    async with connect_raw(reporter.server) as client:
+        answer = await request(client, "twinbus:report", bad)
         assert (answer.status, answer.condition) == (400, "com.microsoft:argument-error")
         assert text in answer.text
-    assert reporter.of(good["client"]) == [good]
+    assert reporter.reports_of(good["client"]) == [good]
 
 
 @pytest.mark.parametrize("name", ["", " ", "two words", "x" * 129, "a/b", "tab\t", 7, None])
 async def test_a_client_that_cannot_be(reporter: Reporter, name: object) -> None:
-    async with raw(reporter.server) as client:
-        answer = await ask(client, "twinbus:report", {**report(), "client": name})
+    async with connect_raw(reporter.server) as client:
+        answer = await request(client, "twinbus:report", {**make_report(), "client": name})
         assert answer.status == 400
         assert "client is" in answer.text or "control" in answer.text
 
@@ -85,45 +85,45 @@ async def test_a_text_that_is_no_report(reporter: Reporter, content: bytes, text
     reply = reporter.put_text("someone", content)
     assert reply.status == 400
     assert text in reply.detail
-    assert reporter.of("someone") == []
+    assert reporter.reports_of("someone") == []
 
 
 @pytest.mark.parametrize("body", [None, 7, [], True, b"binary", "text"], ids=str)
 async def test_over_amqp_what_is_neither_text_nor_map(reporter: Reporter, body: object) -> None:
-    async with raw(reporter.server) as client:
-        answer = await ask(client, "twinbus:report", body)
+    async with connect_raw(reporter.server) as client:
+        answer = await request(client, "twinbus:report", body)
         assert answer.status == 400
-        assert (await ask(client, "twinbus:report", report())).status == 200
+        assert (await request(client, "twinbus:report", make_report())).status == 200
 
 
 @pytest.mark.parametrize(("value", "text"), WRONG_VALUES, ids=[repr(value) for value, _ in WRONG_VALUES])
 async def test_a_value_that_json_does_not_have(reporter: Reporter, value: object, text: str) -> None:
-    async with raw(reporter.server) as client:
-        answer = await ask(client, "twinbus:report", report(odd=value))
+    async with connect_raw(reporter.server) as client:
+        answer = await request(client, "twinbus:report", make_report(odd=value))
         assert answer.status == 400
         assert text in answer.text
 
 
 def test_a_report_of_another_client_than_the_address_names(reporter: Reporter) -> None:
-    content = report()
-    reply = reporter.call("PUT", "/$pairing/another", json.dumps(content))
+    content = make_report()
+    reply = reporter.request("PUT", "/$pairing/another", json.dumps(content))
     assert reply.status == 400
     assert "another client" in reply.detail
-    assert reporter.of(content["client"]) == []
+    assert reporter.reports_of(content["client"]) == []
 
 
 async def test_one_that_is_too_large(reporter: Reporter) -> None:
-    content = report(alarms=["x" * 4_000] * 17)
-    assert reporter.put(content).status == 413
-    async with raw(reporter.server) as client:
+    content = make_report(alarms=["x" * 4_000] * 17)
+    assert reporter.put_report(content).status == 413
+    async with connect_raw(reporter.server) as client:
         for body in (content, str(content)):
-            answer = await ask(client, "twinbus:report", body)
+            answer = await request(client, "twinbus:report", body)
             assert (answer.status, answer.condition) == (403, "amqp:link:message-size-exceeded")
             assert "65,536" in answer.text
-    assert reporter.of(content["client"]) == []
+    assert reporter.reports_of(content["client"]) == []
 
 
 @pytest.mark.parametrize("arguments", [{"skip": -1}, {"top": 0}, {"primary": 7}, {"skip": "x"}, []], ids=str)
 async def test_a_reader_that_asks_for_what_cannot_be(reporter: Reporter, arguments: object) -> None:
-    async with raw(reporter.server) as client:
-        assert (await ask(client, "twinbus:read", arguments)).status == 400
+    async with connect_raw(reporter.server) as client:
+        assert (await request(client, "twinbus:read", arguments)).status == 400

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.pairing_node.real import report_of
-from tests.pairing_node.reporter import report
+from tests.pairing_node.reporter import make_report
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
@@ -30,13 +30,16 @@ def status(reporter: Reporter, *options: str, columns: int = 220) -> Any:  # noq
 
 def test_all_pages_are_read(reporter: Reporter) -> None:
     for number in range(30):
-        content = report(primary="paged-status", client=f"page-{number}", padding=["x" * 4_000] * 15)
-        assert reporter.put(content).status == 204
+        content = make_report(primary="paged-status", client=f"page-{number}", padding=["x" * 4_000] * 15)
+        assert reporter.put_report(content).status == 204
     assert len(json.loads(status(reporter, "--primary", "paged-status", "--json").output)["senders"]) == 30
 
 
 def test_80_columns_break_no_duration(reporter: Reporter) -> None:
-    assert reporter.put(report_of("shop", failed_over=("orders", "invoices/paid")) | {"primary": "wide"}).status == 204
+    assert (
+        reporter.put_report(report_of("shop", failed_over=("orders", "invoices/paid")) | {"primary": "wide"}).status
+        == 204
+    )
     one_line = r"  orders  failed over for .*, since .* UTC, next ping in \d+ s$"
     assert re.search(one_line, status(reporter, "--primary", "wide").output, re.MULTILINE)
     narrow = status(reporter, "--primary", "wide", columns=80).output
@@ -65,8 +68,8 @@ def test_without_senders_and_backlog_queues_it_says_so(reporter: Reporter) -> No
     ids=str,
 )
 def test_a_report_of_a_client_of_another_version_does_not_break_it(reporter: Reporter, odd: dict[str, object]) -> None:
-    content = report(primary="odd", client="odd-one", **odd)
-    assert reporter.put(content).status == 204
+    content = make_report(primary="odd", client="odd-one", **odd)
+    assert reporter.put_report(content).status == 204
     result = status(reporter, "--primary", "odd")
     assert result.exit_code == 0, result.output
     assert "odd-one" in result.output

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-async def twinbus(*arguments: str, columns: int = 80) -> str:
+async def run_twinbus(*arguments: str, columns: int = 80) -> str:
     """What a command prints that succeeds, on a terminal of that width."""
     runner = CliRunner(env={"COLUMNS": str(columns)})
     result = await asyncio.to_thread(runner.invoke, app, arguments, prog_name="twinbus")
@@ -23,13 +23,13 @@ async def twinbus(*arguments: str, columns: int = 80) -> str:
     return str(result.output)
 
 
-async def pair_status(secondary: Served, *options: str, columns: int = 80) -> str:
+async def pair_status(secondary: ServerProcess, *options: str, columns: int = 80) -> str:
     """What `twinbus pair status` prints."""
     string, ca_file = secondary.admin_connection_string, secondary.ca_file
-    return await twinbus("pair", "status", string, "--ca-file", ca_file, *options, columns=columns)
+    return await run_twinbus("pair", "status", string, "--ca-file", ca_file, *options, columns=columns)
 
 
-async def twinbus_process(*arguments: str, columns: int = 80) -> str:
+async def run_twinbus_process(*arguments: str, columns: int = 80) -> str:
     """The same in a process of its own, for commands that handle signals."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

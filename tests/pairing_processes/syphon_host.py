@@ -32,5 +32,5 @@ async def main(backlog_queues: int) -> None:
 
 
 if __name__ == "__main__":
-    pump.SILENCE_LIMIT_S, pump.STANDBY_S = float(sys.argv[2]), float(sys.argv[3])  # type: ignore[misc]
+    pump.SILENCE_LIMIT_S, pump.STANDBY_POLL_S = float(sys.argv[2]), float(sys.argv[3])  # type: ignore[misc]
     asyncio.run(main(int(sys.argv[1])))

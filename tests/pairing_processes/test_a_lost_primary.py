@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing_processes.namespaces import OPERATION_S, PING_S, application, received, received_texts, servers
+from tests.pairing_processes.namespaces import (
+    OPERATION_TIMEOUT_S,
+    PING_INTERVAL_S,
+    paired_application,
+    receive_all,
+    receive_all_texts,
+    run_server_pair,
+)
 from tests.relay import Relay
 from twinbus.client import BrokeredMessage
 from twinbus.client.errors import ConnectionFailed
@@ -17,27 +24,27 @@ from twinbus.model.errors import EntityDisabled, EntityNotFound
 if TYPE_CHECKING:
     from pathlib import Path
 
-ATTEMPT_S = OPERATION_S / 2
+ATTEMPT_S = OPERATION_TIMEOUT_S / 2
 """What a silent primary gets of an operation's time."""
 
 
 async def test_x01_killed_the_very_send_that_finds_out_is_parked_and_all_comes_back_by_itself(tmp_path: Path) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
-        application(primary, secondary, enable_syphon=True) as app,
+        run_server_pair(tmp_path) as (primary, secondary),
+        paired_application(primary, secondary, enable_syphon=True) as app,
     ):
         await app.send("before")
         primary.kill()
         assert await app.seconds_to_send("after 1") < 1
         await app.send("after 2")
         assert app.is_in(EntityState.FAILED_OVER)
-        assert "cannot be reached" in app.why
+        assert "cannot be reached" in app.unhealthy_reason
         assert await app.parked_texts() == ["after 1", "after 2"]
         await asyncio.to_thread(primary.start)
-        await app.until_told(EventKind.RESTORED)
+        await app.wait_for_event(EventKind.RESTORED)
         await app.send("back")
-        await app.until_told(EventKind.MOVED, 2)
-        assert await received_texts(primary, 4) == ["after 1", "after 2", "back", "before"]
+        await app.wait_for_event(EventKind.MOVED, 2)
+        assert await receive_all_texts(primary, 4) == ["after 1", "after 2", "back", "before"]
         assert await app.parked_texts() == []
 
 
@@ -45,8 +52,8 @@ async def test_x04_killed_under_load_nothing_that_was_reported_sent_is_lost_and_
     tmp_path: Path,
 ) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
-        application(primary, secondary, enable_syphon=True) as app,
+        run_server_pair(tmp_path) as (primary, secondary),
+        paired_application(primary, secondary, enable_syphon=True) as app,
     ):
         sent: set[str] = set()
         sessions = ("apples", "pears", "plums")
@@ -58,14 +65,14 @@ async def test_x04_killed_under_load_nothing_that_was_reported_sent_is_lost_and_
                 sent.add(text)
 
         sending = [asyncio.ensure_future(send_many(name)) for name in sessions]
-        await app.until(lambda: len(sent) >= 60)
+        await app.wait_until(lambda: len(sent) >= 60)
         primary.kill()
         await asyncio.gather(*sending)
         await asyncio.to_thread(primary.start)
-        await app.until_told(EventKind.RESTORED)
-        await app.until_told(EventKind.MOVED, len(app.told(EventKind.PARKED)))
-        assert len(app.told(EventKind.PARKED)) > 100
-        messages = await received(primary, len(sent))
+        await app.wait_for_event(EventKind.RESTORED)
+        await app.wait_for_event(EventKind.MOVED, len(app.events_of(EventKind.PARKED)))
+        assert len(app.events_of(EventKind.PARKED)) > 100
+        messages = await receive_all(primary, len(sent))
         assert sent <= {message.text for message in messages}
         for name in sessions:
             # A send that was under way when the primary was killed may be there twice: the first one counts.
@@ -76,96 +83,104 @@ async def test_x04_killed_under_load_nothing_that_was_reported_sent_is_lost_and_
 async def test_a_send_that_was_under_way_when_the_primary_died_may_be_a_duplicate_and_says_so(tmp_path: Path) -> None:
     """The link is lost before the answer, and then nobody answers at all: the first is what counts."""
     async with (
-        servers(tmp_path) as (primary, secondary),
+        run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
-        application(primary, secondary, port=relay.port) as app,
+        paired_application(primary, secondary, port=relay.port) as app,
     ):
         await app.send("before")
-        relay.fall_silent()
+        relay.drop_silently()
         sending = asyncio.ensure_future(app.send("under way"))
         await asyncio.sleep(0.2)
         relay.cut()
         await sending
-        (parked,) = await app.parked()
+        (parked,) = await app.parked_messages()
         assert parked.text == "under way"
         assert parked.properties["x-ms-possible-duplicate"] is True
         await app.send("later")
-        later = [message for message in await app.parked() if message.text == "later"]
+        later = [message for message in await app.parked_messages() if message.text == "later"]
         assert "x-ms-possible-duplicate" not in later[0].properties
 
 
 async def test_stopped_the_first_sends_wait_for_their_share_and_the_next_ones_not_at_all(tmp_path: Path) -> None:
-    async with servers(tmp_path) as (primary, secondary), application(primary, secondary, enable_syphon=True) as app:
+    async with (
+        run_server_pair(tmp_path) as (primary, secondary),
+        paired_application(primary, secondary, enable_syphon=True) as app,
+    ):
         await app.send("before")
         primary.pause()
         assert ATTEMPT_S <= await app.seconds_to_send("first") < ATTEMPT_S + 1.5
         assert app.is_in(EntityState.FAILED_OVER)
-        assert f"took longer than {ATTEMPT_S:g} s: it may have been stored" in app.why
+        assert f"took longer than {ATTEMPT_S:g} s: it may have been stored" in app.unhealthy_reason
         assert await app.seconds_to_send("second") < 1
         primary.resume()
-        await app.until_told(EventKind.RESTORED)
-        await app.until_told(EventKind.MOVED, 2)
-        found = await received_texts(primary, 3)
+        await app.wait_for_event(EventKind.RESTORED)
+        await app.wait_for_event(EventKind.MOVED, 2)
+        found = await receive_all_texts(primary, 3)
         assert set(found) == {"before", "first", "second"}
         assert found.count("before") == found.count("second") == 1
 
 
 async def test_a_silent_network_is_as_good_as_a_stopped_primary(tmp_path: Path) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
+        run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
-        application(primary, secondary, port=relay.port, enable_syphon=True) as app,
+        paired_application(primary, secondary, port=relay.port, enable_syphon=True) as app,
     ):
         await app.send("before")
-        relay.fall_silent()
+        relay.drop_silently()
         assert ATTEMPT_S <= await app.seconds_to_send("first") < ATTEMPT_S + 1.5
         assert app.is_in(EntityState.FAILED_OVER)
         assert await app.seconds_to_send("second") < 1
-        await app.until_told(EventKind.PINGED, 2)
-        assert all(event.reason is not None for event in app.told(EventKind.PINGED))
-        pings = len(app.told(EventKind.PINGED))
-        await relay.mend()
-        await app.until_told(EventKind.RESTORED)
-        assert len(app.told(EventKind.PINGED)) <= pings + 2, "one may have been under way"
-        await app.until_told(EventKind.MOVED, 2)
-        assert set(await received_texts(primary, 3)) == {"before", "first", "second"}
+        await app.wait_for_event(EventKind.PINGED, 2)
+        assert all(event.reason is not None for event in app.events_of(EventKind.PINGED))
+        pings = len(app.events_of(EventKind.PINGED))
+        await relay.restore()
+        await app.wait_for_event(EventKind.RESTORED)
+        assert len(app.events_of(EventKind.PINGED)) <= pings + 2, "one may have been under way"
+        await app.wait_for_event(EventKind.MOVED, 2)
+        assert set(await receive_all_texts(primary, 3)) == {"before", "first", "second"}
 
 
 async def test_a_network_that_is_cut_is_noticed_at_once(tmp_path: Path) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
+        run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
-        application(primary, secondary, port=relay.port, enable_syphon=True) as app,
+        paired_application(primary, secondary, port=relay.port, enable_syphon=True) as app,
     ):
         await app.send("before")
         relay.cut()
         assert await app.seconds_to_send("after") < 1
         assert app.is_in(EntityState.FAILED_OVER)
-        await relay.mend()
-        await app.until_told(EventKind.RESTORED)
-        await app.until_told(EventKind.MOVED)
-        assert await received_texts(primary, 2) == ["after", "before"]
+        await relay.restore()
+        await app.wait_for_event(EventKind.RESTORED)
+        await app.wait_for_event(EventKind.MOVED)
+        assert await receive_all_texts(primary, 2) == ["after", "before"]
 
 
 async def test_answers_that_come_after_their_time_are_no_answers(tmp_path: Path) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
+        run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
-        application(primary, secondary, port=relay.port) as app,
+        paired_application(primary, secondary, port=relay.port) as app,
     ):
         await app.send("before")
-        relay.slow_down(ATTEMPT_S)  # there, and back again
-        assert await app.seconds_to_send("late") < OPERATION_S
+        relay.delay(ATTEMPT_S)  # there, and back again
+        assert await app.seconds_to_send("late") < OPERATION_TIMEOUT_S
         assert app.is_in(EntityState.FAILED_OVER)
-        (parked,) = await app.parked()
+        (parked,) = await app.parked_messages()
         assert (parked.text, parked.properties["x-ms-possible-duplicate"]) == ("late", True)
-        assert set(await received_texts(primary, 2)) == {"before", "late"}, "that is what it says: a possible duplicate"
+        assert set(await receive_all_texts(primary, 2)) == {"before", "late"}, (
+            "that is what it says: a possible duplicate"
+        )
 
 
 async def test_within_the_interval_the_caller_has_the_error_and_a_return_in_time_prevents_failover(
     tmp_path: Path,
 ) -> None:
-    async with servers(tmp_path) as (primary, secondary), application(primary, secondary, failover_interval=60) as app:
+    async with (
+        run_server_pair(tmp_path) as (primary, secondary),
+        paired_application(primary, secondary, failover_interval=60) as app,
+    ):
         primary.kill()
         with pytest.raises(ConnectionFailed, match="cannot be reached"):
             await app.send("apples")
@@ -174,28 +189,28 @@ async def test_within_the_interval_the_caller_has_the_error_and_a_return_in_time
         await app.send("pears")
         assert app.is_in(EntityState.HEALTHY)
         assert [event.kind for event in app.events] == [EventKind.SUSPECTED, EventKind.RESTORED]
-        assert await received_texts(primary, 1) == ["pears"]
+        assert await receive_all_texts(primary, 1) == ["pears"]
 
 
 async def test_a_program_that_starts_while_the_primary_is_down_sends_all_the_same(tmp_path: Path) -> None:
-    async with servers(tmp_path) as (primary, secondary):
+    async with run_server_pair(tmp_path) as (primary, secondary):
         primary.kill()
-        async with application(primary, secondary, enable_syphon=True) as app:
+        async with paired_application(primary, secondary, enable_syphon=True) as app:
             await app.send("apples", "pears")
             assert await app.parked_texts() == ["apples", "pears"]
             await asyncio.to_thread(primary.start)
-            await app.until_told(EventKind.MOVED, 2)
-            await app.until_told(EventKind.RESTORED)
-        assert await received_texts(primary, 2) == ["apples", "pears"]
+            await app.wait_for_event(EventKind.MOVED, 2)
+            await app.wait_for_event(EventKind.RESTORED)
+        assert await receive_all_texts(primary, 2) == ["apples", "pears"]
 
 
 async def test_r031_as_documented_disabled_and_deleted_entities_fail_over_and_by_default_they_do_not(
     tmp_path: Path,
 ) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
-        application(primary, secondary) as app,
-        application(primary, secondary, triggers=triggers.AS_DOCUMENTED, enable_syphon=True) as documented,
+        run_server_pair(tmp_path) as (primary, secondary),
+        paired_application(primary, secondary) as app,
+        paired_application(primary, secondary, triggers=triggers.AS_DOCUMENTED, enable_syphon=True) as documented,
     ):
         await app.send("before")
         primary.update_queue("orders", Status="SendDisabled")
@@ -203,40 +218,40 @@ async def test_r031_as_documented_disabled_and_deleted_entities_fail_over_and_by
             await app.send("refused")
         await documented.send("while disabled")
         assert documented.is_in(EntityState.FAILED_OVER)
-        assert [event.message_id for event in documented.told(EventKind.PARKED)] == ["while disabled"]
+        assert [event.message_id for event in documented.events_of(EventKind.PARKED)] == ["while disabled"]
         primary.update_queue("orders", Status="Active")
-        await documented.until_told(EventKind.RESTORED)
-        await documented.until_told(EventKind.MOVED)
-        assert await received_texts(primary, 2) == ["before", "while disabled"]
+        await documented.wait_for_event(EventKind.RESTORED)
+        await documented.wait_for_event(EventKind.MOVED)
+        assert await receive_all_texts(primary, 2) == ["before", "while disabled"]
         primary.delete_queue("orders")
         with pytest.raises(EntityNotFound):
             await app.send("refused")
         await documented.send("while deleted")
         assert documented.is_in(EntityState.FAILED_OVER)
-        primary.put("orders", "QueueDescription")
-        await documented.until_told(EventKind.MOVED, 2)
-        assert await received_texts(primary, 1) == ["while deleted"]
+        primary.create_entity("orders", "QueueDescription")
+        await documented.wait_for_event(EventKind.MOVED, 2)
+        assert await receive_all_texts(primary, 1) == ["while deleted"]
         assert app.events == []
-        assert not documented.told(EventKind.DEAD_LETTERED)
+        assert not documented.events_of(EventKind.DEAD_LETTERED)
 
 
 async def test_q14_an_entity_deleted_during_an_outage_makes_sends_fail_until_it_is_there_again(tmp_path: Path) -> None:
     async with (
-        servers(tmp_path) as (primary, secondary),
+        run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
-        application(primary, secondary, port=relay.port) as app,
+        paired_application(primary, secondary, port=relay.port) as app,
     ):
         await app.send("before")
         relay.cut()
         await app.send("parked")
         primary.delete_queue("orders")
-        await relay.mend()
-        await app.until_told(EventKind.UNREACHABLE)
+        await relay.restore()
+        await app.wait_for_event(EventKind.UNREACHABLE)
         with pytest.raises(Exception, match="could not be found"):
             await app.queue.send(BrokeredMessage("refused"))
         assert await app.parked_texts() == ["parked"]
-        primary.put("orders", "QueueDescription")
-        await app.until_told(EventKind.RESTORED)
+        primary.create_entity("orders", "QueueDescription")
+        await app.wait_for_event(EventKind.RESTORED)
         await app.send("taken")
-        assert await received_texts(primary, 1) == ["taken"]
-        assert len(app.told(EventKind.PINGED)) * PING_S < 30
+        assert await receive_all_texts(primary, 1) == ["taken"]
+        assert len(app.events_of(EventKind.PINGED)) * PING_INTERVAL_S < 30

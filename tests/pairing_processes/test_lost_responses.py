@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing_processes.namespaces import QUEUE, application, received, servers
+from tests.pairing_processes.namespaces import QUEUE, paired_application, receive_all, run_server_pair
 from tests.relay import Relay
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import ServiceBusError
@@ -15,23 +15,23 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-MARK = "x-ms-possible-duplicate"
+DUPLICATE_MARK = "x-ms-possible-duplicate"
 WAY_S = 1.0
 COUNT = 40
 
 
-async def until_stored(server: Served, count: int) -> None:
+async def until_stored(server: ServerProcess, count: int) -> None:
     """The server has the messages; their responses are still on their way."""
     async with asyncio.timeout(2 * WAY_S):
-        while (await asyncio.to_thread(server.counts, QUEUE))[0] < count:  # noqa: ASYNC110  # another process
+        while (await asyncio.to_thread(server.message_counts, QUEUE))[0] < count:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.01)
 
 
-async def stored(server: Served, count: int, texts: set[str]) -> list[tuple[str, object]]:
+async def stored(server: ServerProcess, count: int, texts: set[str]) -> list[tuple[str, object]]:
     """All copies of some messages, in the order of their arrival, each with its mark."""
-    found = [(message.text, message.properties.get(MARK)) for message in await received(server, count)]
+    found = [(message.text, message.properties.get(DUPLICATE_MARK)) for message in await receive_all(server, count)]
     return [one for one in found if one[0] in texts]
 
 
@@ -40,22 +40,22 @@ async def test_q03_q04_sends_whose_responses_are_lost_are_repeated_with_a_mark_a
 ) -> None:
     texts = [str(number) for number in range(COUNT)]
     async with (
-        servers(tmp_path) as (primary, secondary),
+        run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
-        application(primary, secondary, port=relay.port, failover_interval=60) as app,
+        paired_application(primary, secondary, port=relay.port, failover_interval=60) as app,
     ):
         await app.send("before")
-        relay.slow_down(WAY_S)
+        relay.delay(WAY_S)
         sends = [asyncio.ensure_future(app.send(text)) for text in texts]
         await until_stored(primary, COUNT + 1)
         relay.reset()
-        await relay.mend()
+        await relay.restore()
         await asyncio.gather(*sends)
         found = await stored(primary, 2 * COUNT + 1, set(texts))
         assert sorted(found, key=lambda one: (int(one[0]), bool(one[1]))) == [
             (text, mark) for text in texts for mark in (None, True)
         ]
-        relay.slow_down(WAY_S)
+        relay.delay(WAY_S)
         sends = [asyncio.ensure_future(app.send(text)) for text in texts]
         await until_stored(primary, COUNT)
         await app.pairing.close()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.pairing_processes.command import pair_status
-from tests.pairing_processes.namespaces import OPERATION_S, application, connection_string, make_queue
-from tests.served import Served
-from tests.served_here import serving_here
+from tests.pairing_processes.namespaces import OPERATION_TIMEOUT_S, connection_string, create_queue, paired_application
+from tests.served import ServerProcess
+from tests.served_here import run_server_in_process
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.errors import ConnectionFailed
 
@@ -45,20 +45,20 @@ class Screens:
     all_ended: str = ""
 
 
-def factory(primary: Served, client_id: str) -> MessagingFactory:
+def factory(primary: ServerProcess, client_id: str) -> MessagingFactory:
     return MessagingFactory.from_connection_string(
-        connection_string(primary), operation_timeout=OPERATION_S, client_id=client_id
+        connection_string(primary), operation_timeout=OPERATION_TIMEOUT_S, client_id=client_id
     )
 
 
-async def play(primary: Served, secondary: Served) -> Screens:
+async def play(primary: ServerProcess, secondary: ServerProcess) -> Screens:
     """Three programs on a pair, and the death of its primary: one parks, one is suspect, one does not send."""
     screens = Screens()
-    await make_queue(primary, "orders")
+    await create_queue(primary, "orders")
     options: dict[str, Any] = {"ping_primary_interval": PING_S}
-    async with application(primary, secondary, factory=factory(primary, SHOP), **options) as shop:
-        idle = application(primary, secondary, factory=factory(primary, SHOP), **options)
-        stock = application(primary, secondary, factory=factory(primary, OTHER), failover_interval=60, **options)
+    async with paired_application(primary, secondary, factory=factory(primary, SHOP), **options) as shop:
+        idle = paired_application(primary, secondary, factory=factory(primary, SHOP), **options)
+        stock = paired_application(primary, secondary, factory=factory(primary, OTHER), failover_interval=60, **options)
         async with idle, stock as other:
             await shop.send("before")
             await until_shown(secondary, 3)
@@ -69,7 +69,7 @@ async def play(primary: Served, secondary: Served) -> Screens:
                 await other.send("not parked: the failover interval has only begun")
             await asyncio.sleep(1.2)  # so that ages and reports are not those of one moment
             screens.inside = await shop.pairing.status()
-            screens.oldest = min(message.enqueued_time_utc for message in await shop.parked())
+            screens.oldest = min(message.enqueued_time_utc for message in await shop.parked_messages())
             screens.outage = await pair_status(secondary)
             screens.wide = await pair_status(secondary, columns=200)
             screens.as_json = json.loads(await pair_status(secondary, "--json"))
@@ -78,7 +78,7 @@ async def play(primary: Served, secondary: Served) -> Screens:
     return screens
 
 
-async def until_shown(secondary: Served, count: int) -> None:
+async def until_shown(secondary: ServerProcess, count: int) -> None:
     async with asyncio.timeout(10):
         while f": {count} sender" not in await pair_status(secondary):  # noqa: ASYNC110  # another thread's affair
             await asyncio.sleep(0.05)
@@ -98,10 +98,10 @@ def screens(tmp_path_factory: pytest.TempPathFactory) -> Screens:
     folder: Path = tmp_path_factory.mktemp("status")
     (folder / "primary").mkdir()
     (folder / "secondary").mkdir()
-    primary = Served(folder / "primary")
+    primary = ServerProcess(folder / "primary")
     primary.start()
     try:
-        with serving_here(folder / "secondary") as secondary:
+        with run_server_in_process(folder / "secondary") as secondary:
             return asyncio.run(play(primary, secondary))
     finally:
         primary.kill()

@@ -10,9 +10,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.pairing_processes.command import twinbus_process
-from tests.pairing_processes.namespaces import OPERATION_S, application, connection_string, make_queue
-from tests.served_here import serving_here
+from tests.pairing_processes.command import run_twinbus_process
+from tests.pairing_processes.namespaces import OPERATION_TIMEOUT_S, connection_string, create_queue, paired_application
+from tests.served_here import run_server_in_process
 from twinbus.client import MessagingFactory
 from twinbus.client.pairing import EventKind
 from twinbus.model.errors import ServiceBusError
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import pytest
 
     from tests.pairing_processes.namespaces import Application
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "rehearsing.md"
 OUTAGE_S: Final = 3
 LONG_S: Final = 600.0
 
 
-def commands(primary: Served, secondary: Served, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def commands(primary: ServerProcess, secondary: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """As the page has them, with a shorter outage and the servers' own certificates."""
     monkeypatch.setenv("PRIMARY", primary.admin_connection_string)
     monkeypatch.setenv("SECONDARY", secondary.admin_connection_string)
@@ -65,27 +65,30 @@ async def test_x06_a_rehearsal_tells_who_failed_over_who_came_back_and_who_did_n
 
     def factory(client_id: str) -> MessagingFactory:
         return MessagingFactory.from_connection_string(
-            connection_string(primary), operation_timeout=OPERATION_S, client_id=client_id
+            connection_string(primary), operation_timeout=OPERATION_TIMEOUT_S, client_id=client_id
         )
 
-    with serving_here(tmp_path / "primary") as primary, serving_here(tmp_path / "secondary") as secondary:
-        await make_queue(primary, "orders")
+    with (
+        run_server_in_process(tmp_path / "primary") as primary,
+        run_server_in_process(tmp_path / "secondary") as secondary,
+    ):
+        await create_queue(primary, "orders")
         rehearse, status = commands(primary, secondary, monkeypatch)
         async with (
-            application(primary, secondary, factory=factory("shop")) as shop,
-            application(primary, secondary, factory=factory("patient"), failover_interval=LONG_S) as patient,
-            application(primary, secondary, factory=factory("idle")),
-            application(primary, secondary, factory=factory("ending"), ping_primary_interval=25) as ending,
+            paired_application(primary, secondary, factory=factory("shop")) as shop,
+            paired_application(primary, secondary, factory=factory("patient"), failover_interval=LONG_S) as patient,
+            paired_application(primary, secondary, factory=factory("idle")),
+            paired_application(primary, secondary, factory=factory("ending"), ping_primary_interval=25) as ending,
         ):
             async with sending(shop), sending(patient), sending(ending):
                 loop = asyncio.get_running_loop()
-                begun_s, rehearsing = loop.time(), asyncio.ensure_future(twinbus_process(*rehearse))
-                await ending.until_told(EventKind.FAILED_OVER)
+                begun_s, rehearsing = loop.time(), asyncio.ensure_future(run_twinbus_process(*rehearse))
+                await ending.wait_for_event(EventKind.FAILED_OVER)
                 await asyncio.sleep(1.5)  # so that a look finds it
                 await ending.pairing.close()
                 told = await rehearsing
                 took_s = loop.time() - begun_s
-            shown = await twinbus_process(*status)
+            shown = await run_twinbus_process(*status)
     lines = [line.rstrip() for line in told.splitlines()]
     assert "4 senders reported: 2 failed over, 1 became suspect and did not fail over, 1" in lines[0]
     courses = {

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from tests.pairing_processes.namespaces import (
     BACKLOG_QUEUES,
     QUEUE,
-    application,
     connection_string,
-    received_texts,
-    servers,
+    paired_application,
+    receive_all_texts,
+    run_server_pair,
 )
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind, backlog, pump
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pytest
 
     from tests.pairing_processes.namespaces import Application
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SILENCE_LIMIT_S = 1.5
 STANDBY_S = 0.3
@@ -37,7 +37,7 @@ WITHIN_S = 10.0
 
 
 @contextlib.contextmanager
-def syphon_host(primary: Served, secondary: Served) -> Iterator[subprocess.Popen[bytes]]:
+def syphon_host(primary: ServerProcess, secondary: ServerProcess) -> Iterator[subprocess.Popen[bytes]]:
     """Another process on the pair."""
     words = [str(number) for number in (BACKLOG_QUEUES, SILENCE_LIMIT_S, STANDBY_S)]
     command = [sys.executable, "-m", "tests.pairing_processes.syphon_host", *words]
@@ -56,7 +56,7 @@ def syphon_host(primary: Served, secondary: Served) -> Iterator[subprocess.Popen
 async def put_in_backlog(app: Application, *texts: str) -> None:
     """Messages as paired senders park them, one for each backlog queue."""
     for index, text in enumerate(texts):
-        sender = app.pairing.secondary.create_message_sender(backlog.path_of("contoso", index))
+        sender = app.pairing.secondary.create_message_sender(backlog.backlog_queue_path("contoso", index))
         payload = BrokeredMessage(text, message_id=text).encode(int(time.time() * 1000))
         await sender.deliver(park(payload, 0, QUEUE, is_possible_duplicate=False))
 
@@ -65,17 +65,17 @@ async def test_q17_a_stopped_host_is_replaced_within_seconds_and_sends_nothing_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pump, "SILENCE_LIMIT_S", SILENCE_LIMIT_S)
-    monkeypatch.setattr(pump, "STANDBY_S", STANDBY_S)
-    pair = servers(tmp_path)
-    async with pair as (primary, secondary), application(primary, secondary, enable_syphon=True) as app:
+    monkeypatch.setattr(pump, "STANDBY_POLL_S", STANDBY_S)
+    pair = run_server_pair(tmp_path)
+    async with pair as (primary, secondary), paired_application(primary, secondary, enable_syphon=True) as app:
         with syphon_host(primary, secondary) as host:
-            await app.until_told(EventKind.PUMP_DISPLACED, BACKLOG_QUEUES)
+            await app.wait_for_event(EventKind.PUMP_DISPLACED, BACKLOG_QUEUES)
             host.send_signal(signal.SIGSTOP)
             stopped_s = time.monotonic()
             await put_in_backlog(app, "apples", "pears")  # the stopped host has them under locks
-            await app.until_told(EventKind.MOVED, 2)
+            await app.wait_for_event(EventKind.MOVED, 2)
             assert time.monotonic() - stopped_s < WITHIN_S
             host.send_signal(signal.SIGCONT)
             await asyncio.sleep(1)
-            assert len(app.told(EventKind.PUMP_DISPLACED)) == BACKLOG_QUEUES, "the host that is back stands by"
-            assert await received_texts(primary, 2) == ["apples", "pears"]
+            assert len(app.events_of(EventKind.PUMP_DISPLACED)) == BACKLOG_QUEUES, "the host that is back stands by"
+            assert await receive_all_texts(primary, 2) == ["apples", "pears"]

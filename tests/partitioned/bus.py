@@ -26,7 +26,7 @@ FRAGMENTS = 16
 STORES = 4
 
 
-class Bus:
+class PartitionedNamespace:
     """A namespace with a partitioned queue `orders`."""
 
     def __init__(self, namespace: InMemoryNamespace, factory: MessagingFactory) -> None:
@@ -41,7 +41,7 @@ class Bus:
 
     async def fragments(self, path: str = "orders") -> list[int]:
         """Of each message of an entity, the fragment that it is in."""
-        return [fragment_in(message) for message in await self.namespace.messages(path)]
+        return [fragment_of_message(message) for message in await self.namespace.messages(path)]
 
     def locks(self, path: str = "orders") -> int:
         """How many messages are locked."""
@@ -55,52 +55,55 @@ class Bus:
         """A store is down: those who use it next find that out."""
         self.namespace.outage.fail_store(store)
 
-    async def find_out(self, store: int) -> None:
+    async def probe_store(self, number: int) -> None:
         """... and somebody has."""
-        self.fail(store)
-        journal = self.namespace.broker.journals[store]
-        while journal.trouble is None:
+        self.fail(number)
+        journal = self.namespace.broker.stores[number]
+        while journal.unavailable_reason is None:
             with suppress(FragmentUnavailable):
-                await self.client.send(BrokeredMessage("the last", partition_key=key_of(store)))
+                await self.client.send(BrokeredMessage("the last", partition_key=key_for_fragment(number)))
 
 
 @asynccontextmanager
-async def bus(*, stores: int = STORES, **description: Any) -> AsyncIterator[Bus]:  # noqa: ANN401  # its fields
+async def partitioned_namespace(*, stores: int = STORES, **description: Any) -> AsyncIterator[PartitionedNamespace]:  # noqa: ANN401  # its fields
     """With a client that tries nothing twice."""
     async with InMemoryNamespace(stores=stores) as namespace:
         await namespace.create_queue("orders", **{"enable_partitioning": True} | description)
-        yield Bus(namespace, namespace.factory(retry_policy=NO_RETRY, operation_timeout=60))
+        yield PartitionedNamespace(namespace, namespace.factory(retry_policy=NO_RETRY, operation_timeout=60))
 
 
-def key_of(fragment: int, number: int = 0) -> str:
+def key_for_fragment(fragment: int, number: int = 0) -> str:
     """A key that leads to a fragment; another for each number."""
     found = (key for key in map("key {}".format, itertools.count()) if fragment_of(key.encode()) == fragment)
     return next(itertools.islice(found, number, None))
 
 
-def fragment_in(message: BrokeredMessage | int) -> int:
+def fragment_of_message(message: BrokeredMessage | int) -> int:
     """What the top 16 bits of a sequence number say."""
     number = message if isinstance(message, int) else message.sequence_number
     return number >> 48
 
 
-def numbered(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
+def numbered_messages(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
     return [BrokeredMessage(f"{number}", **properties) for number in range(count)]
 
 
-def everywhere(**properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
+def one_per_fragment(**properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
     """One message for each fragment."""
-    return [BrokeredMessage(f"{number}", partition_key=key_of(number), **properties) for number in range(FRAGMENTS)]
+    return [
+        BrokeredMessage(f"{number}", partition_key=key_for_fragment(number), **properties)
+        for number in range(FRAGMENTS)
+    ]
 
 
 def texts(messages: Iterable[BrokeredMessage]) -> list[str]:
     return [message.text for message in messages]
 
 
-async def drain(client: QueueClient, most: int = 1_000) -> list[BrokeredMessage]:
+async def receive_all(client: QueueClient, max_count: int = 1_000) -> list[BrokeredMessage]:
     """All that there is, taken and completed."""
     found: list[BrokeredMessage] = []
-    while len(found) < most and (page := await client.receive_batch(most, timeout=1)):
+    while len(found) < max_count and (page := await client.receive_batch(max_count, timeout=1)):
         found += page
         for message in page:
             await client.complete(message)

@@ -7,7 +7,17 @@ import datetime as dt
 
 import pytest
 
-from tests.partitioned.bus import FRAGMENTS, bus, everywhere, fragment_in, key_of, numbered, receive, send_all, texts
+from tests.partitioned.bus import (
+    FRAGMENTS,
+    fragment_of_message,
+    key_for_fragment,
+    numbered_messages,
+    one_per_fragment,
+    partitioned_namespace,
+    receive,
+    send_all,
+    texts,
+)
 from twinbus.client import BrokeredMessage, ReceiveMode
 from twinbus.model.errors import MessageNotFound, ServiceBusError
 from twinbus.testing import in_virtual_time
@@ -18,8 +28,8 @@ NUMBERS = [f"{number}" for number in range(FRAGMENTS)]
 @in_virtual_time
 @pytest.mark.parametrize("mode", ReceiveMode)
 async def test_r105_deferred_messages_of_several_fragments_are_received_in_one_call(mode: ReceiveMode) -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         held = await receive(orders.client, FRAGMENTS)
         for message in held:
             await orders.client.defer(message)
@@ -36,8 +46,8 @@ async def test_r105_deferred_messages_of_several_fragments_are_received_in_one_c
 @in_virtual_time
 @pytest.mark.parametrize("mode", ReceiveMode)
 async def test_r105_if_one_deferred_message_is_not_there_all_others_stay(mode: ReceiveMode) -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         held = await receive(orders.client, FRAGMENTS)
         for message in held[1:]:
             await orders.client.defer(message)
@@ -52,12 +62,12 @@ async def test_r105_if_one_deferred_message_is_not_there_all_others_stay(mode: R
 
 @in_virtual_time
 async def test_r105_scheduled_messages_appear_in_all_fragments_when_they_are_due() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         numbers = [
             await orders.client.schedule(message, later(orders.namespace.clock.wall_ms(), 600))
-            for message in everywhere()
+            for message in one_per_fragment()
         ]
-        assert [fragment_in(number) for number in numbers] == list(range(FRAGMENTS))
+        assert [fragment_of_message(number) for number in numbers] == list(range(FRAGMENTS))
         assert await orders.client.receive(timeout=300) is None
         await asyncio.sleep(400)
         assert sorted(texts(await receive(orders.client, FRAGMENTS))) == sorted(NUMBERS)
@@ -65,17 +75,17 @@ async def test_r105_scheduled_messages_appear_in_all_fragments_when_they_are_due
 
 @in_virtual_time
 async def test_r105_messages_without_a_key_are_scheduled_anywhere() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         due = later(orders.namespace.clock.wall_ms(), 600)
-        numbers = [await orders.client.schedule(message, due) for message in numbered(FRAGMENTS)]
-        assert {fragment_in(number) for number in numbers} == set(range(FRAGMENTS))
+        numbers = [await orders.client.schedule(message, due) for message in numbered_messages(FRAGMENTS)]
+        assert {fragment_of_message(number) for number in numbers} == set(range(FRAGMENTS))
 
 
 @in_virtual_time
 async def test_r105_scheduled_messages_of_several_fragments_are_cancelled_in_one_call() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         due = later(orders.namespace.clock.wall_ms(), 600)
-        numbers = [await orders.client.schedule(message, due) for message in everywhere()]
+        numbers = [await orders.client.schedule(message, due) for message in one_per_fragment()]
         await orders.client.cancel_scheduled(*numbers[:8])
         with pytest.raises(ServiceBusError):
             await orders.client.cancel_scheduled(*numbers[7:])
@@ -86,9 +96,9 @@ async def test_r105_scheduled_messages_of_several_fragments_are_cancelled_in_one
 
 @in_virtual_time
 async def test_r105_messages_expire_in_all_fragments() -> None:
-    async with bus(default_time_to_live_ms=60_000, dead_lettering_on_expiration=True) as orders:
-        await send_all(orders.client, everywhere())
-        await send_all(orders.client, everywhere(time_to_live=dt.timedelta(seconds=10)))
+    async with partitioned_namespace(default_time_to_live_ms=60_000, dead_lettering_on_expiration=True) as orders:
+        await send_all(orders.client, one_per_fragment())
+        await send_all(orders.client, one_per_fragment(time_to_live=dt.timedelta(seconds=10)))
         await asyncio.sleep(30)
         assert len(await orders.fragments()) == FRAGMENTS
         await asyncio.sleep(60)
@@ -100,8 +110,8 @@ async def test_r105_messages_expire_in_all_fragments() -> None:
 
 @in_virtual_time
 async def test_r105_dead_letters_of_all_fragments_are_received_from_one_queue() -> None:
-    async with bus(max_delivery_count=1) as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace(max_delivery_count=1) as orders:
+        await send_all(orders.client, one_per_fragment())
         for message in await receive(orders.client, FRAGMENTS):
             if int(message.text) % 2:
                 await orders.client.dead_letter(message, "why", "because")
@@ -118,14 +128,14 @@ async def test_r105_dead_letters_of_all_fragments_are_received_from_one_queue() 
             (1, "why"),
             (0, "MaxDeliveryCountExceeded"),
         }
-        assert {fragment_in(message) for message in found} == set(range(FRAGMENTS))
+        assert {fragment_of_message(message) for message in found} == set(range(FRAGMENTS))
         assert await orders.fragments("orders/$DeadLetterQueue") == []
 
 
 @in_virtual_time
 async def test_r105_a_batch_of_messages_is_deleted_over_all_fragments() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, numbered(100))
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, numbered_messages(100))
         assert await orders.client.receiver.delete_batch(70) == 70
         assert await orders.client.receiver.delete_batch(70) == 30
         assert await orders.client.receiver.delete_batch(70) == 0
@@ -133,11 +143,11 @@ async def test_r105_a_batch_of_messages_is_deleted_over_all_fragments() -> None:
 
 @in_virtual_time
 async def test_a_message_that_comes_back_keeps_its_fragment() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, numbered(3, partition_key=key_of(12)))
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, numbered_messages(3, partition_key=key_for_fragment(12)))
         for _ in range(3):
             for message in await receive(orders.client, 3):
-                assert fragment_in(message) == 12
+                assert fragment_of_message(message) == 12
                 await orders.client.abandon(message)
 
 

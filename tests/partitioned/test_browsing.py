@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.partitioned.bus import FRAGMENTS, bus, everywhere, fragment_in, key_of, numbered, receive, send_all, texts
+from tests.partitioned.bus import (
+    FRAGMENTS,
+    fragment_of_message,
+    key_for_fragment,
+    numbered_messages,
+    one_per_fragment,
+    partitioned_namespace,
+    receive,
+    send_all,
+    texts,
+)
 from twinbus.client import BrokeredMessage, MessageBrowser
 from twinbus.model.errors import EntityClaimed, InvalidArgument
 from twinbus.testing import in_virtual_time
@@ -12,9 +22,9 @@ from twinbus.testing import in_virtual_time
 
 @in_virtual_time
 async def test_a_browser_sees_one_fragment_or_all() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         for _ in range(3):
-            await send_all(orders.client, everywhere())
+            await send_all(orders.client, one_per_fragment())
         browser = orders.factory.create_message_browser("orders", fragment=11)
         found = [await browser.receive(timeout=1) for _ in range(3)]
         assert [one.sequence_number for one in found if one is not None] == [(11 << 48) + n for n in (1, 2, 3)]
@@ -28,7 +38,7 @@ async def test_a_browser_sees_one_fragment_or_all() -> None:
         seen = [await everything.receive(timeout=1) for _ in range(3 * FRAGMENTS)]
         assert len({one.sequence_number for one in seen if one is not None}) == 3 * FRAGMENTS
         assert await everything.receive(timeout=1) is None
-        await orders.client.send(BrokeredMessage("new", partition_key=key_of(4)))
+        await orders.client.send(BrokeredMessage("new", partition_key=key_for_fragment(4)))
         new = await everything.receive(timeout=1)
         assert new is not None
         assert new.text == "new"
@@ -37,9 +47,9 @@ async def test_a_browser_sees_one_fragment_or_all() -> None:
 
 @in_virtual_time
 async def test_a_browser_of_all_goes_on_where_it_was_when_its_connection_was_lost() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         for _ in range(3):
-            await send_all(orders.client, everywhere())
+            await send_all(orders.client, one_per_fragment())
         factory = orders.namespace.factory()
         browser = MessageBrowser(factory, "orders", prefetch=2)
         seen = [await browser.receive(timeout=5) for _ in range(20)]
@@ -51,16 +61,16 @@ async def test_a_browser_of_all_goes_on_where_it_was_when_its_connection_was_los
 
 @in_virtual_time
 async def test_there_is_no_fragment_above_the_last() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         with pytest.raises(InvalidArgument, match="no fragment 16"):
             await orders.factory.create_message_browser("orders", fragment=16).receive(timeout=1)
 
 
 @in_virtual_time
 async def test_complete_up_to_is_of_one_fragment() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         for _ in range(3):
-            await send_all(orders.client, everywhere())
+            await send_all(orders.client, one_per_fragment())
         browser = orders.factory.create_message_browser("orders")
         assert await browser.complete_up_to((5 << 48) + 2) == (2, 0)
         named = orders.factory.create_message_browser("orders", fragment=6)
@@ -73,8 +83,8 @@ async def test_complete_up_to_is_of_one_fragment() -> None:
 
 @in_virtual_time
 async def test_a_claim_is_on_all_fragments() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, numbered(2 * FRAGMENTS))
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, numbered_messages(2 * FRAGMENTS))
         first = orders.factory.create_message_receiver("orders", epoch=1)
         held = await first.receive_batch(2 * FRAGMENTS, timeout=5)
         assert held
@@ -85,7 +95,7 @@ async def test_a_claim_is_on_all_fragments() -> None:
         found: list[BrokeredMessage] = []
         while page := await second.receive_batch(2 * FRAGMENTS, timeout=1):
             found += page
-        assert {fragment_in(message) for message in found} == set(range(FRAGMENTS))
+        assert {fragment_of_message(message) for message in found} == set(range(FRAGMENTS))
         assert len({message.message_id for message in found}) == 2 * FRAGMENTS, "also what the first had"
         with pytest.raises(EntityClaimed):
             await first.receive(timeout=1)
@@ -93,26 +103,26 @@ async def test_a_claim_is_on_all_fragments() -> None:
 
 @in_virtual_time
 async def test_messages_of_several_fragments_are_purged_deleted_and_sent_again() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         for message in await receive(orders.client, FRAGMENTS):
             await orders.client.dead_letter(message, "why")
         dead = orders.client.dead_letter_receiver()
         numbers = [message.sequence_number for message in await orders.namespace.messages("orders/$DeadLetterQueue")]
-        await dead._ask("twinbus:resubmit", {"sequence-numbers": numbers[:8]})  # noqa: SLF001  # operators ask so
-        await dead._ask("twinbus:delete-by-sequence-number", {"sequence-numbers": numbers[8:12]})  # noqa: SLF001
+        await dead._request("twinbus:resubmit", {"sequence-numbers": numbers[:8]})  # noqa: SLF001  # operators ask so
+        await dead._request("twinbus:delete-by-sequence-number", {"sequence-numbers": numbers[8:12]})  # noqa: SLF001
         assert len(await orders.fragments()) == 8
         assert await orders.fragments("orders/$DeadLetterQueue") == [12, 13, 14, 15]
-        answer = await dead._ask("twinbus:purge", {})  # noqa: SLF001
+        answer = await dead._request("twinbus:purge", {})  # noqa: SLF001
         assert answer.body["removed"] == 4
         assert await orders.fragments("orders/$DeadLetterQueue") == []
 
 
 @in_virtual_time
 async def test_fragments_are_listed() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
-        answer = await orders.client._ask("twinbus:fragments", {})  # noqa: SLF001  # the data source asks so
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
+        answer = await orders.client._request("twinbus:fragments", {})  # noqa: SLF001  # the data source asks so
         listed = answer.body["fragments"]
         assert isinstance(listed, list)
         assert [one["fragment"] for one in listed] == list(range(FRAGMENTS))

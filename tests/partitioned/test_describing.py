@@ -9,12 +9,12 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusMessage
 
-from tests.http_data.web import Reply, Web
-from tests.served import ATOM
+from tests.http_data.web import HttpClient, HttpResponse
+from tests.served import QUEUE_ENTRY
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 GIGABYTE_MB = 1024
 FRAGMENTS = 16
@@ -91,10 +91,10 @@ def test_what_an_entity_holds_is_counted_over_all_its_fragments(bus: Bus) -> Non
     assert told.size_in_bytes > 20
 
 
-def test_r085_q31_before_2013_10_nobody_makes_or_opens_partitioned_entities(server: Served) -> None:
+def test_r085_q31_before_2013_10_nobody_makes_or_opens_partitioned_entities(server: ServerProcess) -> None:
     name = _name()
     flag = "<EnablePartitioning>true</EnablePartitioning>"
-    web = Web(server)
+    web = HttpClient(server)
     for version in ("2012-03", "2013-08"):
         reply = _put(web, f"/{name}?api-version={version}", flag)
         assert reply.status == 400
@@ -102,24 +102,24 @@ def test_r085_q31_before_2013_10_nobody_makes_or_opens_partitioned_entities(serv
     for number, query in enumerate(("?api-version=2013-10", "?api-version=2021-05", "")):
         path = f"/{name}-{number}"
         assert _put(web, path + query, flag).status == 201
-        assert b"EnablePartitioning>true<" in web.call("GET", path + query).body
-        assert b"EnablePartitioning" not in web.call("GET", f"{path}?api-version=2013-08").body
-        assert web.call("POST", f"{path}/messages{query}", b"x").status == 201
+        assert b"EnablePartitioning>true<" in web.request("GET", path + query).body
+        assert b"EnablePartitioning" not in web.request("GET", f"{path}?api-version=2013-08").body
+        assert web.request("POST", f"{path}/messages{query}", b"x").status == 201
         for method, what in (("POST", "messages"), ("POST", "messages/head"), ("DELETE", "messages/head")):
-            refused = web.call(method, f"{path}/{what}?api-version=2013-08", b"x" if what == "messages" else None)
+            refused = web.request(method, f"{path}/{what}?api-version=2013-08", b"x" if what == "messages" else None)
             assert refused.status == 400
             assert "2013-10" in refused.detail
-        assert web.call("DELETE", f"{path}/messages/head{query}").status == 200
+        assert web.request("DELETE", f"{path}/messages/head{query}").status == 200
     assert _put(web, f"/{name}-plain?api-version=2012-03", "").status == 201
-    assert web.call("POST", f"/{name}-plain/messages?api-version=2012-03", b"x").status == 201
+    assert web.request("POST", f"/{name}-plain/messages?api-version=2012-03", b"x").status == 201
 
 
 def _name() -> str:
     return f"entity-{uuid.uuid4().hex}"
 
 
-def _put(web: Web, target: str, content: str) -> Reply:
-    return web.call("PUT", target, ATOM.format(content), Content_Type="application/atom+xml")
+def _put(http_client: HttpClient, target: str, content: str) -> HttpResponse:
+    return http_client.request("PUT", target, QUEUE_ENTRY.format(content), Content_Type="application/atom+xml")
 
 
 def _refused(call: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401  # of the SDK

@@ -6,7 +6,17 @@ import asyncio
 
 import pytest
 
-from tests.partitioned.bus import FRAGMENTS, bus, drain, everywhere, fragment_in, key_of, numbered, receive, send_all
+from tests.partitioned.bus import (
+    FRAGMENTS,
+    fragment_of_message,
+    key_for_fragment,
+    numbered_messages,
+    one_per_fragment,
+    partitioned_namespace,
+    receive,
+    receive_all,
+    send_all,
+)
 from twinbus.client import BrokeredMessage, NamespaceManager
 from twinbus.model.errors import StoreUnavailable
 from twinbus.model.queue import QueueDescription
@@ -19,48 +29,48 @@ MINUTE_S = 60.0
 @in_virtual_time
 @pytest.mark.parametrize("kind", ["fails", "hangs"])
 async def test_r095_an_outage_of_one_store_does_not_make_the_queue_unavailable(kind: str) -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         (orders.namespace.outage.fail_store if kind == "fails" else orders.namespace.outage.hang_store)(1)
-        await asyncio.gather(*[orders.client.send(message) for message in numbered(100)])
-        found = await drain(orders.client)
-        assert {fragment_in(message) % 4 for message in found} == {0, 2, 3}
+        await asyncio.gather(*[orders.client.send(message) for message in numbered_messages(100)])
+        found = await receive_all(orders.client)
+        assert {fragment_of_message(message) % 4 for message in found} == {0, 2, 3}
         assert {message.text for message in found} >= {f"{number}" for number in range(100)}
         orders.namespace.outage.restore()
         await asyncio.sleep(MINUTE_S)
-        late = await drain(orders.client)
+        late = await receive_all(orders.client)
         assert {message.text for message in late} >= {"1", "5", "9", "13"}, "nothing was lost"
 
 
 @in_virtual_time
 async def test_r095_messages_that_are_out_can_be_settled_in_the_stores_that_work() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         held = await receive(orders.client, FRAGMENTS)
-        await orders.find_out(3)
+        await orders.probe_store(3)
         for message in held:
-            if fragment_in(message) % 4 != 3:
+            if fragment_of_message(message) % 4 != 3:
                 await orders.client.complete(message)
         orders.namespace.outage.restore()
         await asyncio.sleep(MINUTE_S)
         left = [one for one in await orders.namespace.messages("orders") if one.text != "the last"]
-        assert [fragment_in(message) for message in left] == [3, 7, 11, 15]
+        assert [fragment_of_message(message) for message in left] == [3, 7, 11, 15]
 
 
 @in_virtual_time
 async def test_q29_empty_is_said_while_a_store_is_down_only_of_those_that_work() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
-        await orders.find_out(0)
-        assert len(await drain(orders.client)) == 12
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
+        await orders.probe_store(0)
+        assert len(await receive_all(orders.client)) == 12
         assert await orders.client.receive(timeout=1) is None
-        await orders.client.send(BrokeredMessage("new", partition_key=key_of(15)))
+        await orders.client.send(BrokeredMessage("new", partition_key=key_for_fragment(15)))
         assert await orders.client.receive(timeout=0) is not None
 
 
 @in_virtual_time
 async def test_q34_get_answers_with_limited_availability() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         await orders.namespace.create_topic("news", enable_partitioning=True)
         await orders.namespace.create_subscription("news", "all")
         async with NamespaceManager.from_connection_string(orders.namespace.admin_connection_string) as manager:
@@ -72,7 +82,7 @@ async def test_q34_get_answers_with_limited_availability() -> None:
                 return [queue.is_available, topic.is_available, subscription.is_available]
 
             assert await available() == [True, True, True]
-            await orders.find_out(2)
+            await orders.probe_store(2)
             assert await available() == [False, False, False]
             orders.namespace.outage.restore()
             await asyncio.sleep(MINUTE_S)
@@ -81,10 +91,10 @@ async def test_q34_get_answers_with_limited_availability() -> None:
 
 @in_virtual_time
 async def test_q34_create_fails_cleanly_and_can_be_repeated() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         entities = orders.namespace.entities
         await entities.create_topic("before", TopicDescription(enable_partitioning=True))
-        await orders.find_out(2)
+        await orders.probe_store(2)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="store 2"):
                 await entities.create_queue("new", QueueDescription(enable_partitioning=True))
@@ -101,10 +111,10 @@ async def test_q34_create_fails_cleanly_and_can_be_repeated() -> None:
 
 @in_virtual_time
 async def test_q34_update_and_delete_fail_cleanly_and_can_be_repeated() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         entities = orders.namespace.entities
         changed = QueueDescription(enable_partitioning=True, max_delivery_count=3)
-        await orders.find_out(2)
+        await orders.probe_store(2)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="store 2"):
                 await entities.update("orders", changed)
@@ -122,8 +132,8 @@ async def test_q34_update_and_delete_fail_cleanly_and_can_be_repeated() -> None:
 
 @in_virtual_time
 async def test_q34_an_idle_queue_is_deleted_when_its_stores_are_there_again() -> None:
-    async with bus(auto_delete_on_idle_ms=300_000) as orders:
-        await orders.find_out(2)
+    async with partitioned_namespace(auto_delete_on_idle_ms=300_000) as orders:
+        await orders.probe_store(2)
         await orders.factory.close()
         await asyncio.sleep(400)
         assert (await orders.namespace.entities.get("orders")).path == "orders"

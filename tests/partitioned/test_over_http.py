@@ -8,70 +8,76 @@ from typing import TYPE_CHECKING
 import pytest
 from proton import Message
 
-from tests.http_data.web import Web
-from tests.partitioned.bus import FRAGMENTS, key_of
-from tests.plain.proton_client import proton, send, until
+from tests.http_data.web import HttpClient
+from tests.partitioned.bus import FRAGMENTS, key_for_fragment
+from tests.plain.proton_client import connect_proton, send, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.fixture
-def web(server: Served) -> Iterator[Web]:
-    yield Web(server)
+def http_client(server: ServerProcess) -> Iterator[HttpClient]:
+    yield HttpClient(server)
     server.check_log()
 
 
 @pytest.fixture
-def partitioned(server: Served) -> str:
-    return server.make_queue(EnablePartitioning="true")
+def partitioned(server: ServerProcess) -> str:
+    return server.create_queue(EnablePartitioning="true")
 
 
-def test_r121_messages_are_sent_received_and_settled_over_http(web: Web, partitioned: str) -> None:
+def test_r121_messages_are_sent_received_and_settled_over_http(http_client: HttpClient, partitioned: str) -> None:
     for fragment in range(FRAGMENTS):
-        assert web.send_with(partitioned, f"{fragment}", PartitionKey=key_of(fragment)).status == 201
+        assert (
+            http_client.send_with_properties(partitioned, f"{fragment}", PartitionKey=key_for_fragment(fragment)).status
+            == 201
+        )
     seen: list[int] = []
     for number in range(FRAGMENTS):
-        reply = web.lock(partitioned)
+        reply = http_client.peek_lock(partitioned)
         assert reply.status == 201
         fragment = int(reply.body)
         seen.append(fragment)
         assert reply.properties["SequenceNumber"] >> 48 == fragment
-        assert web.call("POST", reply.place).status == 200, "the lock is renewed"
+        assert http_client.request("POST", reply.location).status == 200, "the lock is renewed"
         if number % 2:
-            assert web.call("DELETE", reply.place).status == 200
+            assert http_client.request("DELETE", reply.location).status == 200
         else:
-            assert web.call("PUT", reply.place).status == 200
-            again = web.take(partitioned)
+            assert http_client.request("PUT", reply.location).status == 200
+            again = http_client.receive_and_delete(partitioned)
             assert again.status == 200
             seen[-1] = int(again.body)
     assert sorted(seen) == list(range(FRAGMENTS))
-    assert web.take(partitioned, timeout=0).status == 204
+    assert http_client.receive_and_delete(partitioned, timeout=0).status == 204
 
 
-def test_r100_q27_batches_over_http_go_where_their_keys_lead(web: Web, partitioned: str) -> None:
-    items = [{"Body": f"{number}", "BrokerProperties": {"PartitionKey": key_of(number)}} for number in range(FRAGMENTS)]
-    assert web.send_batch(partitioned, items).status == 201
-    assert web.send_batch(partitioned, [{"Body": "without a key"}, {"Body": "without a key"}]).status == 201
-    found = [web.take(partitioned) for _ in range(FRAGMENTS + 2)]
+def test_r100_q27_batches_over_http_go_where_their_keys_lead(http_client: HttpClient, partitioned: str) -> None:
+    items = [
+        {"Body": f"{number}", "BrokerProperties": {"PartitionKey": key_for_fragment(number)}}
+        for number in range(FRAGMENTS)
+    ]
+    assert http_client.send_batch(partitioned, items).status == 201
+    assert http_client.send_batch(partitioned, [{"Body": "without a key"}, {"Body": "without a key"}]).status == 201
+    found = [http_client.receive_and_delete(partitioned) for _ in range(FRAGMENTS + 2)]
     numbers = [json.loads(reply.headers["BrokerProperties"])["SequenceNumber"] >> 48 for reply in found]
     keyless = {number for number, reply in zip(numbers, found, strict=True) if not reply.body.isdigit()}
     assert len(keyless) == 1
     assert all(int(reply.body) == number for number, reply in zip(numbers, found, strict=True) if reply.body.isdigit())
 
 
-def test_r108_two_keys_that_differ_are_refused_over_http(web: Web, partitioned: str) -> None:
-    reply = web.send_with(partitioned, "x", PartitionKey="pears", SessionId="apples")
+def test_r108_two_keys_that_differ_are_refused_over_http(http_client: HttpClient, partitioned: str) -> None:
+    reply = http_client.send_with_properties(partitioned, "x", PartitionKey="pears", SessionId="apples")
     assert reply.status == 400
     assert "agree" in reply.detail
 
 
-def test_r121_q32_any_amqp_client_sends_and_receives(server: Served, partitioned: str) -> None:
-    with proton(server) as connection:
+def test_r121_q32_any_amqp_client_sends_and_receives(server: ServerProcess, partitioned: str) -> None:
+    with connect_proton(server) as connection:
         keyed = [
-            Message(body=f"{number}", annotations={"x-opt-partition-key": key_of(number)})
+            Message(body=f"{number}", annotations={"x-opt-partition-key": key_for_fragment(number)})
             for number in range(FRAGMENTS)
         ]
         send(connection, partitioned, *keyed)
@@ -83,12 +89,14 @@ def test_r121_q32_any_amqp_client_sends_and_receives(server: Served, partitioned
             found.append((str(message.body), message.annotations["x-opt-sequence-number"] >> 48))
             receiver.accept()
         assert sorted(found) == sorted((f"{number}", number) for number in range(FRAGMENTS))
-        until(connection, lambda: server.counts(partitioned) == (0, 0))
+        wait_for(connection, lambda: server.message_counts(partitioned) == (0, 0))
 
 
-def test_a_server_that_was_stopped_has_all_fragments_again(web: Web, partitioned: str) -> None:
+def test_a_server_that_was_stopped_has_all_fragments_again(http_client: HttpClient, partitioned: str) -> None:
     for fragment in range(FRAGMENTS):
-        web.send_with(partitioned, f"{fragment}", PartitionKey=key_of(fragment))
-    web.server.stop()
-    web.server.start()
-    assert sorted(int(web.take(partitioned).body) for _ in range(FRAGMENTS)) == list(range(FRAGMENTS))
+        http_client.send_with_properties(partitioned, f"{fragment}", PartitionKey=key_for_fragment(fragment))
+    http_client.server.stop()
+    http_client.server.start()
+    assert sorted(int(http_client.receive_and_delete(partitioned).body) for _ in range(FRAGMENTS)) == list(
+        range(FRAGMENTS)
+    )

@@ -10,13 +10,13 @@ import pytest
 from tests.partitioned.bus import (
     FRAGMENTS,
     STORES,
-    bus,
-    drain,
-    everywhere,
-    fragment_in,
-    key_of,
-    numbered,
+    fragment_of_message,
+    key_for_fragment,
+    numbered_messages,
+    one_per_fragment,
+    partitioned_namespace,
     receive,
+    receive_all,
     send_all,
     texts,
 )
@@ -27,23 +27,23 @@ from twinbus.testing import in_virtual_time
 
 @in_virtual_time
 async def test_r103_a_receive_has_what_any_fragment_holds() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         for fragment in (15, 0, 7, 8, 3):
-            await orders.client.send(BrokeredMessage(f"{fragment}", partition_key=key_of(fragment)))
+            await orders.client.send(BrokeredMessage(f"{fragment}", partition_key=key_for_fragment(fragment)))
             message = await orders.client.receive(timeout=1)
             assert message is not None
-            assert (message.text, fragment_in(message)) == (f"{fragment}", fragment)
+            assert (message.text, fragment_of_message(message)) == (f"{fragment}", fragment)
             await orders.client.complete(message)
 
 
 @in_virtual_time
 async def test_r103_who_waits_gets_the_first_message_that_comes_to_any_fragment() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         for fragment in (9, 2):
             waiting = asyncio.ensure_future(orders.client.receive(timeout=60))
             await asyncio.sleep(5)
             began_s = asyncio.get_running_loop().time()
-            await orders.client.send(BrokeredMessage("x", partition_key=key_of(fragment)))
+            await orders.client.send(BrokeredMessage("x", partition_key=key_for_fragment(fragment)))
             message = await waiting
             assert message is not None
             assert asyncio.get_running_loop().time() - began_s < 1
@@ -52,8 +52,8 @@ async def test_r103_who_waits_gets_the_first_message_that_comes_to_any_fragment(
 
 @in_virtual_time
 async def test_r103_r104_q29_messages_of_other_stores_are_cached_by_the_server_and_returned_by_later_receives() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, [*everywhere(), *everywhere()])
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, [*one_per_fragment(), *one_per_fragment()])
         orders.namespace.kill()
         await orders.namespace.start()  # with nothing in memory
         client = orders.namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders")
@@ -72,8 +72,8 @@ async def test_r103_r104_q29_messages_of_other_stores_are_cached_by_the_server_a
 @in_virtual_time
 @pytest.mark.parametrize("mode", ReceiveMode)
 async def test_r105_every_message_is_received_once_whoever_asks(mode: ReceiveMode) -> None:
-    async with bus() as orders:
-        await send_all(orders.client, numbered(200))
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, numbered_messages(200))
         clients = [orders.namespace.factory().create_queue_client("orders", mode) for _ in range(3)]
         found: list[BrokeredMessage] = []
 
@@ -92,8 +92,8 @@ async def test_r105_every_message_is_received_once_whoever_asks(mode: ReceiveMod
 
 @in_virtual_time
 async def test_r105_messages_of_all_fragments_are_abandoned_renewed_and_lost_like_any_other() -> None:
-    async with bus(lock_duration_ms=30_000) as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace(lock_duration_ms=30_000) as orders:
+        await send_all(orders.client, one_per_fragment())
         held = await receive(orders.client, FRAGMENTS)
         await asyncio.sleep(20)
         await orders.client.receiver.renew_locks(held[:12])
@@ -114,22 +114,24 @@ async def test_r105_messages_of_all_fragments_are_abandoned_renewed_and_lost_lik
 
 @in_virtual_time
 async def test_r105_the_order_within_a_key_is_that_of_sending() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         for number in range(10):
             for fragment in range(FRAGMENTS):
-                await orders.client.send(BrokeredMessage(f"{number}", partition_key=key_of(fragment)))
-        found = await drain(orders.client)
+                await orders.client.send(BrokeredMessage(f"{number}", partition_key=key_for_fragment(fragment)))
+        found = await receive_all(orders.client)
         for fragment in range(FRAGMENTS):
-            assert texts(one for one in found if fragment_in(one) == fragment) == [f"{one}" for one in range(10)]
+            assert texts(one for one in found if fragment_of_message(one) == fragment) == [
+                f"{one}" for one in range(10)
+            ]
 
 
 @in_virtual_time
 async def test_q29_a_receive_is_never_empty_while_a_fragment_has_something() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         await receive(orders.client, FRAGMENTS)
         for fragment in (4, 11, 0):
-            await orders.client.send(BrokeredMessage("free", partition_key=key_of(fragment)))
+            await orders.client.send(BrokeredMessage("free", partition_key=key_for_fragment(fragment)))
             message = await orders.client.receive(timeout=0)
             assert message is not None, "it is there, and locked by nobody"
             await orders.client.complete(message)
@@ -139,8 +141,8 @@ async def test_q29_a_receive_is_never_empty_while_a_fragment_has_something() -> 
 @in_virtual_time
 @pytest.mark.parametrize(("prefetch", "asked"), [(0, 1), (0, 5), (0, 40), (1, 1), (5, 1), (20, 3)])
 async def test_q29_no_more_messages_are_locked_than_handed_out_and_prefetched(prefetch: int, asked: int) -> None:
-    async with bus() as orders:
-        await send_all(orders.client, numbered(4 * FRAGMENTS))
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, numbered_messages(4 * FRAGMENTS))
         orders.client.prefetch = prefetch
         handed = await receive(orders.client, asked)
         await asyncio.sleep(5)
@@ -153,13 +155,13 @@ async def test_q29_no_more_messages_are_locked_than_handed_out_and_prefetched(pr
 
 @in_virtual_time
 async def test_q29_receivers_who_wait_lock_nothing() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         waiting = [
             asyncio.ensure_future(orders.namespace.factory().create_queue_client("orders").receive(timeout=600))
             for _ in range(3)
         ]
         await asyncio.sleep(1)
-        await send_all(orders.client, everywhere())
+        await send_all(orders.client, one_per_fragment())
         received = await asyncio.gather(*waiting)
         assert len({message.text for message in received if message is not None}) == 3
         assert len(await receive(orders.client, FRAGMENTS - 3)) == FRAGMENTS - 3

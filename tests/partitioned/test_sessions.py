@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.partitioned.bus import FRAGMENTS, bus, fragment_in, key_of, texts
+from tests.partitioned.bus import FRAGMENTS, fragment_of_message, key_for_fragment, partitioned_namespace, texts
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import (
     FragmentUnavailable,
@@ -18,12 +18,12 @@ from twinbus.model.errors import (
 )
 from twinbus.testing import in_virtual_time
 
-SESSIONS = [key_of(fragment) for fragment in range(FRAGMENTS)]
+SESSIONS = [key_for_fragment(fragment) for fragment in range(FRAGMENTS)]
 
 
 @in_virtual_time
 async def test_r096_r113_messages_of_a_session_are_in_one_fragment_and_keep_their_order() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         for number in range(5):
             for session_id in SESSIONS:
                 await orders.client.send(BrokeredMessage(f"{number}", session_id=session_id))
@@ -31,7 +31,7 @@ async def test_r096_r113_messages_of_a_session_are_in_one_fragment_and_keep_thei
             session = await orders.client.accept_session(session_id)
             found = await session.receive_batch(10, timeout=1)
             assert texts(found) == ["0", "1", "2", "3", "4"]
-            assert {fragment_in(message) for message in found} == {fragment}
+            assert {fragment_of_message(message) for message in found} == {fragment}
             for message in found:
                 await session.complete(message)
             await session.close()
@@ -40,7 +40,7 @@ async def test_r096_r113_messages_of_a_session_are_in_one_fragment_and_keep_thei
 
 @in_virtual_time
 async def test_r113_the_state_of_a_session_is_one_whoever_asks() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         for number, session_id in enumerate(SESSIONS):
             session = await orders.client.accept_session(session_id)
             await session.set_state(f"state {number}".encode())
@@ -57,10 +57,10 @@ async def test_r113_the_state_of_a_session_is_one_whoever_asks() -> None:
 @in_virtual_time
 async def test_states_fill_the_fragment_that_their_session_lies_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinbus.broker.part.MEGABYTE", 1)  # so that the 1,024 of each fragment are bytes
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         full, other = [await orders.client.accept_session(session_id) for session_id in SESSIONS[:2]]
         await full.set_state(bytes(900))
-        beside = await orders.client.accept_session(key_of(0, 1))
+        beside = await orders.client.accept_session(key_for_fragment(0, 1))
         with pytest.raises(QuotaExceeded, match="clear session states"):
             await beside.set_state(bytes(200))
         with pytest.raises(QuotaExceeded):
@@ -72,7 +72,7 @@ async def test_states_fill_the_fragment_that_their_session_lies_in(monkeypatch: 
 
 @in_virtual_time
 async def test_r113_a_session_has_one_receiver() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         held = await orders.client.accept_session(SESSIONS[5])
         other = orders.namespace.factory(operation_timeout=5).create_queue_client("orders")
         with pytest.raises(SessionCannotBeLocked):
@@ -84,7 +84,7 @@ async def test_r113_a_session_has_one_receiver() -> None:
 
 @in_virtual_time
 async def test_any_session_is_one_of_any_fragment_and_each_is_given_once() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))
         sessions = [await orders.client.accept_session(timeout=5) for _ in SESSIONS]
@@ -99,7 +99,7 @@ async def test_any_session_is_one_of_any_fragment_and_each_is_given_once() -> No
 
 @in_virtual_time
 async def test_who_waits_for_any_session_gets_the_first_of_any_fragment() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         waiting = [asyncio.ensure_future(orders.client.accept_session(timeout=60)) for _ in range(3)]
         await asyncio.sleep(5)
         for fragment in (14, 1, 6):
@@ -111,7 +111,7 @@ async def test_who_waits_for_any_session_gets_the_first_of_any_fragment() -> Non
 @in_virtual_time
 async def test_sessions_of_every_fragment_have_their_turn() -> None:
     """Also while those before them have new messages all the time."""
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))
         seen: set[str | None] = set()
@@ -128,7 +128,7 @@ async def test_sessions_of_every_fragment_have_their_turn() -> None:
 
 @in_virtual_time
 async def test_sessions_of_all_fragments_are_listed() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         names = [f"session {number}" for number in range(250)]
         await orders.client.send_batch([BrokeredMessage("x", session_id=name) for name in names])
         assert sorted(await orders.client.get_message_sessions()) == sorted(names)
@@ -136,7 +136,7 @@ async def test_sessions_of_all_fragments_are_listed() -> None:
 
 @in_virtual_time
 async def test_while_a_store_is_down_the_sessions_of_the_others_go_on() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))
         orders.fail(2)
@@ -154,6 +154,6 @@ async def test_while_a_store_is_down_the_sessions_of_the_others_go_on() -> None:
 
 @in_virtual_time
 async def test_a_message_without_a_session_is_refused() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         with pytest.raises(NotAllowed):
             await orders.client.send(BrokeredMessage("x", partition_key="key"))

@@ -6,7 +6,16 @@ import dataclasses
 
 import pytest
 
-from tests.partitioned.bus import FRAGMENTS, bus, drain, everywhere, numbered, receive, send_all, texts
+from tests.partitioned.bus import (
+    FRAGMENTS,
+    numbered_messages,
+    one_per_fragment,
+    partitioned_namespace,
+    receive,
+    receive_all,
+    send_all,
+    texts,
+)
 from twinbus.broker.queue import Queue
 from twinbus.client import BrokeredMessage, NamespaceManager
 from twinbus.model.errors import QuotaExceeded
@@ -18,21 +27,21 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 @in_virtual_time
 @pytest.mark.parametrize("stores", [1, 3, 4, 16, 20])
 async def test_q35_fragment_f_lies_in_store_f_mod_s(stores: int) -> None:
-    async with bus(stores=stores) as orders:
+    async with partitioned_namespace(stores=stores) as orders:
         queue = orders.namespace.broker.find("orders")
         assert isinstance(queue, Queue)
-        lies_in = [orders.namespace.broker.journals.index(part.main.local.journal) for part in queue.parts]
+        lies_in = [orders.namespace.broker.stores.index(part.main.local.commit_log) for part in queue.parts]
         assert lies_in == [number % stores for number in range(FRAGMENTS)]
 
 
 @in_virtual_time
 async def test_q35_with_16_stores_each_fragment_has_one_of_its_own() -> None:
-    async with bus(stores=16) as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace(stores=16) as orders:
+        await send_all(orders.client, one_per_fragment())
         for store in range(15):
-            await orders.find_out(store)
+            await orders.probe_store(store)
         await orders.client.send(BrokeredMessage("x"))
-        assert {message.text for message in await drain(orders.client)} == {"15", "x"}
+        assert {message.text for message in await receive_all(orders.client)} == {"15", "x"}
 
 
 @in_virtual_time
@@ -49,8 +58,8 @@ async def test_r092_our_own_manager_makes_and_changes_it_too() -> None:
 
 @in_virtual_time
 async def test_all_of_it_is_there_after_a_kill() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, [*everywhere(), *numbered(50)])
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, [*one_per_fragment(), *numbered_messages(50)])
         for message in await receive(orders.client, 20):
             await orders.client.complete(message)
         left = await orders.texts()
@@ -59,17 +68,17 @@ async def test_all_of_it_is_there_after_a_kill() -> None:
         assert await orders.texts() == left
         client = orders.namespace.factory().create_queue_client("orders")
         await client.send(BrokeredMessage("new"))
-        assert sorted(texts(await drain(client))) == sorted([*left, "new"])
+        assert sorted(texts(await receive_all(client))) == sorted([*left, "new"])
 
 
 @in_virtual_time
 async def test_a_deleted_queue_leaves_nothing_in_any_store() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, everywhere())
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, one_per_fragment())
         await orders.namespace.entities.delete("orders")
         await orders.queue("orders")
         assert await orders.fragments() == []
-        await send_all(orders.client, everywhere())
+        await send_all(orders.client, one_per_fragment())
         assert len(await orders.fragments()) == FRAGMENTS
 
 

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.partitioned.bus import bus, key_of, numbered, receive, send_all, texts
+from tests.partitioned.bus import key_for_fragment, numbered_messages, partitioned_namespace, receive, send_all, texts
 from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import NotAllowed, TransactionRolledBack
 from twinbus.testing import in_virtual_time
 
 if TYPE_CHECKING:
-    from tests.partitioned.bus import Bus
+    from tests.partitioned.bus import PartitionedNamespace
     from twinbus.client import Transaction
 
 
 @in_virtual_time
 @pytest.mark.parametrize("name", ["session_id", "partition_key"])
 async def test_r096_r115_messages_of_one_key_are_sent_in_a_transaction(name: str) -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         async with orders.factory.transaction() as transaction:
-            for message in numbered(3, **{name: "apples"}):
+            for message in numbered_messages(3, **{name: "apples"}):
                 await orders.client.send(message, transaction=transaction)
-            await orders.client.send_batch(numbered(3, **{name: "apples"}), transaction=transaction)
+            await orders.client.send_batch(numbered_messages(3, **{name: "apples"}), transaction=transaction)
             assert await orders.fragments() == []
         found = await orders.namespace.messages("orders")
         assert texts(found) == ["0", "1", "2", "0", "1", "2"]
@@ -33,7 +33,7 @@ async def test_r096_r115_messages_of_one_key_are_sent_in_a_transaction(name: str
 
 @in_virtual_time
 async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected() -> None:
-    async with bus(requires_duplicate_detection=True) as orders:
+    async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         for _ in range(2):
             async with orders.factory.transaction() as transaction:
                 await orders.client.send(BrokeredMessage("x", message_id="order 1"), transaction=transaction)
@@ -42,7 +42,7 @@ async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected() ->
 
 @in_virtual_time
 async def test_r115_q26_a_message_without_a_key_is_refused() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         await _refused(
             orders, BrokeredMessage("x", message_id="order 1"), because="has a session id or a partition key"
         )
@@ -50,15 +50,15 @@ async def test_r115_q26_a_message_without_a_key_is_refused() -> None:
 
 @in_virtual_time
 async def test_r116_messages_of_several_keys_are_refused() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", partition_key="apples"), transaction=transaction)
         await _refused(orders, BrokeredMessage("y", partition_key="pears"), because="'pears'", transaction=transaction)
         transaction = orders.factory.transaction()
-        await orders.client.send(BrokeredMessage("x", partition_key=key_of(3, 0)), transaction=transaction)
+        await orders.client.send(BrokeredMessage("x", partition_key=key_for_fragment(3, 0)), transaction=transaction)
         await _refused(
             orders,
-            BrokeredMessage("y", partition_key=key_of(3, 1)),
+            BrokeredMessage("y", partition_key=key_for_fragment(3, 1)),
             because="have the same",  # also if both lead to one fragment: nobody is to rely on that
             transaction=transaction,
         )
@@ -66,7 +66,7 @@ async def test_r116_messages_of_several_keys_are_refused() -> None:
 
 @in_virtual_time
 async def test_r116_messages_of_several_ids_are_refused_where_these_are_keys() -> None:
-    async with bus(requires_duplicate_detection=True) as orders:
+    async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", message_id="order 1"), transaction=transaction)
         await _refused(orders, BrokeredMessage("x", message_id="order 2"), because="same", transaction=transaction)
@@ -74,7 +74,7 @@ async def test_r116_messages_of_several_ids_are_refused_where_these_are_keys() -
 
 @in_virtual_time
 async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         await _refused(orders, BrokeredMessage("x", partition_key="apples"), because="session")
         await _refused(orders, BrokeredMessage("x", message_id="order 1"), because="session")
         async with orders.factory.transaction() as transaction:
@@ -85,7 +85,7 @@ async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id() -> N
 
 @in_virtual_time
 async def test_r117_to_an_entity_with_sessions_a_partition_key_that_differs_from_the_session_id_is_refused() -> None:
-    async with bus(requires_session=True) as orders:
+    async with partitioned_namespace(requires_session=True) as orders:
         bad = build(
             message_annotations={"x-opt-partition-key": "pears"},
             properties=Properties(message_id="1", group_id="apples"),
@@ -104,7 +104,7 @@ async def test_r117_to_an_entity_with_sessions_a_partition_key_that_differs_from
 async def test_r118_several_sessions_in_one_transaction_are_for_plain_entities_only(
     *, enable_partitioning: bool
 ) -> None:
-    async with bus(requires_session=True, enable_partitioning=enable_partitioning) as orders:
+    async with partitioned_namespace(requires_session=True, enable_partitioning=enable_partitioning) as orders:
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", session_id="apples"), transaction=transaction)
         if enable_partitioning:
@@ -118,13 +118,15 @@ async def test_r118_several_sessions_in_one_transaction_are_for_plain_entities_o
 
 @in_virtual_time
 async def test_a_message_is_completed_and_its_answer_sent_in_one_transaction_of_one_key() -> None:
-    async with bus() as orders:
-        await send_all(orders.client, numbered(2, partition_key=key_of(7)))
+    async with partitioned_namespace() as orders:
+        await send_all(orders.client, numbered_messages(2, partition_key=key_for_fragment(7)))
         done, bad = await receive(orders.client, 2)
         async with orders.factory.transaction() as transaction:
             await orders.client.complete(done, transaction=transaction)
             await orders.client.dead_letter(bad, "why", transaction=transaction)
-            await orders.client.send(BrokeredMessage("answer", partition_key=key_of(7)), transaction=transaction)
+            await orders.client.send(
+                BrokeredMessage("answer", partition_key=key_for_fragment(7)), transaction=transaction
+            )
             assert orders.namespace.counts("orders").size_bytes > 0
         assert await orders.texts() == ["answer"]
         assert await orders.texts("orders/$DeadLetterQueue") == ["1"]
@@ -132,12 +134,12 @@ async def test_a_message_is_completed_and_its_answer_sent_in_one_transaction_of_
 
 @in_virtual_time
 async def test_what_is_of_another_fragment_does_not_belong_into_the_transaction() -> None:
-    async with bus() as orders:
-        await orders.client.send(BrokeredMessage("order", partition_key=key_of(7)))
+    async with partitioned_namespace() as orders:
+        await orders.client.send(BrokeredMessage("order", partition_key=key_for_fragment(7)))
         (order,) = await receive(orders.client, 1)
         transaction = orders.factory.transaction()
         await orders.client.complete(order, transaction=transaction)
-        answer = BrokeredMessage("answer", partition_key=key_of(8))
+        answer = BrokeredMessage("answer", partition_key=key_for_fragment(8))
         with pytest.raises(NotAllowed, match="another fragment"):
             await orders.client.send(answer, transaction=transaction)
         with pytest.raises(TransactionRolledBack):
@@ -148,12 +150,12 @@ async def test_what_is_of_another_fragment_does_not_belong_into_the_transaction(
 
 @in_virtual_time
 async def test_what_is_rolled_back_leaves_nothing() -> None:
-    async with bus() as orders:
-        await orders.client.send(BrokeredMessage("order", partition_key=key_of(7)))
+    async with partitioned_namespace() as orders:
+        await orders.client.send(BrokeredMessage("order", partition_key=key_for_fragment(7)))
         (order,) = await receive(orders.client, 1)
         transaction = orders.factory.transaction()
         await orders.client.complete(order, transaction=transaction)
-        await orders.client.send(BrokeredMessage("answer", partition_key=key_of(7)), transaction=transaction)
+        await orders.client.send(BrokeredMessage("answer", partition_key=key_for_fragment(7)), transaction=transaction)
         await transaction.rollback()
         assert await orders.texts() == ["order"]
         await orders.client.complete(order)
@@ -161,14 +163,14 @@ async def test_what_is_rolled_back_leaves_nothing() -> None:
 
 @in_virtual_time
 async def test_an_answer_goes_to_another_entity_via_the_fragment_of_the_order() -> None:
-    async with bus() as orders:
+    async with partitioned_namespace() as orders:
         await orders.queue("answers")
-        await orders.client.send(BrokeredMessage("order", partition_key=key_of(7)))
+        await orders.client.send(BrokeredMessage("order", partition_key=key_for_fragment(7)))
         (order,) = await receive(orders.client, 1)
         sender = orders.factory.create_message_sender("answers", via="orders")
         async with orders.factory.transaction() as transaction:
             await orders.client.complete(order, transaction=transaction)
-            answer = BrokeredMessage("answer", partition_key=key_of(2), via_partition_key=key_of(7))
+            answer = BrokeredMessage("answer", partition_key=key_for_fragment(2), via_partition_key=key_for_fragment(7))
             await sender.send(answer, transaction=transaction)
         answers = orders.factory.create_queue_client("answers")
         assert texts(await receive(answers, 1)) == ["answer"]
@@ -177,7 +179,7 @@ async def test_an_answer_goes_to_another_entity_via_the_fragment_of_the_order() 
 
 
 async def _refused(
-    orders: Bus, message: BrokeredMessage, *, because: str, transaction: Transaction | None = None
+    orders: PartitionedNamespace, message: BrokeredMessage, *, because: str, transaction: Transaction | None = None
 ) -> None:
     """It is InvalidOperation, as AMQP says it, and all of its transaction fails."""
     transaction = transaction or orders.factory.transaction()

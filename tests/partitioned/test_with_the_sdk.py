@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.partitioned.bus import FRAGMENTS, key_of
+from tests.partitioned.bus import FRAGMENTS, key_for_fragment
 from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_q28_messages_are_peeked_in_the_order_of_their_age(bus: Bus) -> None:
     queue = _queue(bus)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     for number in range(20):
-        sender.send_messages(ServiceBusMessage(f"{number}", partition_key=key_of(number * 7 % 5)))
+        sender.send_messages(ServiceBusMessage(f"{number}", partition_key=key_for_fragment(number * 7 % 5)))
     peeked: list[Any] = []
     following = 1
     while page := receiver.peek_messages(3, sequence_number=following):
@@ -77,16 +77,16 @@ def test_r096_r113_sessions_are_accepted_by_id_and_any(bus: Bus) -> None:
     queue = _queue(bus, requires_session=True)
     sender = bus.sender(queue)
     for number in range(3):
-        batch = [ServiceBusMessage(f"{number}", session_id=key_of(fragment)) for fragment in (2, 11)]
+        batch = [ServiceBusMessage(f"{number}", session_id=key_for_fragment(fragment)) for fragment in (2, 11)]
         sender.send_messages(batch)
-    named = bus.receiver(queue, session_id=key_of(11))
+    named = bus.receiver(queue, session_id=key_for_fragment(11))
     assert list(map(_text, receive(named, 3))) == ["0", "1", "2"]
     named.session.set_state(b"packed")
     assert named.session.get_state() == b"packed"
     free = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
     assert list(map(_text, receive(free, 3))) == ["0", "1", "2"]
-    assert free.session.session_id == key_of(2)
-    assert sorted(bus.list_sessions(queue)) == sorted([key_of(2), key_of(11)])
+    assert free.session.session_id == key_for_fragment(2)
+    assert sorted(bus.list_sessions(queue)) == sorted([key_for_fragment(2), key_for_fragment(11)])
 
 
 def test_r099_r112_without_keys_all_fragments_are_used_and_duplicates_are_dropped(bus: Bus) -> None:
@@ -104,7 +104,7 @@ def test_r099_r112_without_keys_all_fragments_are_used_and_duplicates_are_droppe
 def test_r086_a_partitioned_topic_publishes_to_its_subscriptions(bus: Bus) -> None:
     topic = bus.topic("all", enable_partitioning=True)
     bus.topic_sender(topic).send_messages(_everywhere())
-    assert sorted(map(_text, _all(bus.subscriber(topic, "all"), FRAGMENTS))) == sorted(NUMBERS)
+    assert sorted(map(_text, _all(bus.subscription_receiver(topic, "all"), FRAGMENTS))) == sorted(NUMBERS)
 
 
 def test_r108_the_server_refuses_two_keys_that_differ(bus: Bus) -> None:
@@ -127,7 +127,7 @@ def _queue(bus: Bus, **options: Any) -> str:  # noqa: ANN401  # properties of a 
 
 
 def _everywhere() -> list[ServiceBusMessage]:
-    return [ServiceBusMessage(f"{number}", partition_key=key_of(number)) for number in range(FRAGMENTS)]
+    return [ServiceBusMessage(f"{number}", partition_key=key_for_fragment(number)) for number in range(FRAGMENTS)]
 
 
 def _all(receiver: ServiceBusReceiver, count: int) -> list[Any]:

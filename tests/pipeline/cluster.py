@@ -29,7 +29,7 @@ _EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _URL: Final = re.compile(r"(?:Starting Spark master at|Successfully registered with master) (spark://[\d.]+:\d+)")
 
 
-class Cluster:
+class SparkCluster:
     """One master, two workers."""
 
     url: str

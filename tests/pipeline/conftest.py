@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.cluster import Cluster
-from twinbus.pipeline.spark import start
+from tests.pipeline.cluster import SparkCluster
+from twinbus.pipeline.spark import start_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,13 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start("tests", master="local[2]", settings=SMALL)
+    session = start_session("tests", master="local[2]", settings=SMALL)
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """Jobs on it run in processes of their own: this process has a session already."""
-    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+    with SparkCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster

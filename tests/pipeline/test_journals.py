@@ -10,7 +10,7 @@ import pytest
 from twinbus.client.journal import Journal
 from twinbus.client.journal_file import SCHEMA, SUFFIX, Row
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.journals import JournalReader, Some, find, journals
+from twinbus.pipeline.journals import JournalPartition, JournalReader, find_journal_files, read_journals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_every_column_is_there_and_the_file_a_row_is_from(spark: SparkSession, t
     journal = Journal(tmp_path)
     journal.write(row("one", "parked", lives_ms=5, came_ms=TIME_MS - 1))
     journal.close_now()
-    frame = journals(spark, tmp_path)
+    frame = read_journals(spark, tmp_path)
     assert frame.columns == [*SCHEMA.names, "file"]
     (found,) = (
         frame.where("kind = 'send'").selectExpr("*", "unix_millis(time) at", "unix_millis(enqueued) came").collect()
@@ -60,24 +60,24 @@ def test_folders_below_are_read_and_a_file_that_is_there_twice_counts_once(spark
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / first.name).write_bytes(first.read_bytes()[:-8])
     write(tmp_path / "c", "three")
-    assert ids_of(journals(spark, tmp_path / "a", tmp_path / "copy", tmp_path / "c")) == ["one", "three", "two"]
+    assert ids_of(read_journals(spark, tmp_path / "a", tmp_path / "copy", tmp_path / "c")) == ["one", "three", "two"]
 
 
 def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_batch(spark: SparkSession, tmp_path: Path) -> None:
     path = write(tmp_path, *range(25_000))
     whole = path.stat().st_size
     path.write_bytes(path.read_bytes()[: whole - 200_000])
-    (found,) = find([tmp_path])
-    assert not found.is_ended
-    assert 10_000 <= journals(spark, tmp_path).where("kind = 'send'").count() < 25_000
+    (found,) = find_journal_files([tmp_path])
+    assert not found.is_complete
+    assert 10_000 <= read_journals(spark, tmp_path).where("kind = 'send'").count() < 25_000
 
 
 def test_a_file_without_a_row_is_no_reason_to_fail(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, "one")
     (tmp_path / f"20260101T00Z-1-aaaaaaaaaaaa-1{SUFFIX}").write_bytes(b"")
     (tmp_path / f"20260101T00Z-2-bbbbbbbbbbbb-1{SUFFIX}").write_bytes(SCHEMA.serialize().to_pybytes())
-    assert ids_of(journals(spark, tmp_path)) == ["one"]
-    assert [one.is_ended for one in find([tmp_path])] == [False, False, True]
+    assert ids_of(read_journals(spark, tmp_path)) == ["one"]
+    assert [one.is_complete for one in find_journal_files([tmp_path])] == [False, False, True]
 
 
 def test_what_a_journal_of_version_1_does_not_have_is_null(spark: SparkSession, tmp_path: Path) -> None:
@@ -86,15 +86,15 @@ def test_what_a_journal_of_version_1_does_not_have_is_null(spark: SparkSession, 
     batch = pa.record_batch([pa.array([value], one.type) for value, one in zip(values, old, strict=True)], schema=old)
     with pa.OSFile(str(tmp_path / f"old{SUFFIX}"), "wb") as sink, pa.ipc.new_stream(sink, old) as writer:
         writer.write_batch(batch)
-    (found,) = journals(spark, tmp_path).collect()
+    (found,) = read_journals(spark, tmp_path).collect()
     assert (found.message_id, found.time_to_live, found.enqueued) == ("old", None, None)
 
 
 def test_lives_and_parts_are_in_the_names(tmp_path: Path) -> None:
     path = write(tmp_path, "one")
-    (found,) = find([tmp_path])
-    assert f"-{found.life}-{found.part}{SUFFIX}" in path.name
-    assert (found.part, found.is_ended, found.size) == (1, True, path.stat().st_size)
+    (found,) = find_journal_files([tmp_path])
+    assert f"-{found.run_id}-{found.file_number}{SUFFIX}" in path.name
+    assert (found.file_number, found.is_complete, found.size) == (1, True, path.stat().st_size)
 
 
 def test_small_files_share_a_task_and_large_ones_do_not() -> None:
@@ -102,11 +102,16 @@ def test_small_files_share_a_task_and_large_ones_do_not() -> None:
     reader = JournalReader(
         [("a", mebibyte), ("b", 60 * mebibyte), ("c", 9 * mebibyte), ("d", 900 * mebibyte), ("e", 1)]
     )
-    assert [one.paths for one in reader.partitions() if isinstance(one, Some)] == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert [one.paths for one in reader.partitions() if isinstance(one, JournalPartition)] == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+        ["e"],
+    ]
 
 
 def test_no_journals_are_a_plain_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no such folder"):
-        journals(spark, tmp_path / "nowhere")
+        read_journals(spark, tmp_path / "nowhere")
     with pytest.raises(PipelineError, match=r"no file ends in \.arrows"):
-        journals(spark, tmp_path)
+        read_journals(spark, tmp_path)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_ten_lines_run(server: Served) -> None:  # the fixture
-    server.put("orders", "QueueDescription")
+def test_the_ten_lines_run(server: ServerProcess) -> None:  # the fixture
+    server.create_entity("orders", "QueueDescription")
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pipeline.md").read_text(), re.DOTALL)
     environment = {**os.environ, "PRIMARY": server.connection_string, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=300)  # noqa: PLW1510  # looked at below

@@ -11,8 +11,8 @@ import pytest
 import typer
 from pyspark.errors import PySparkException
 
-from twinbus.cli.pipeline.app import plain_errors
-from twinbus.pipeline.spark import said_last
+from twinbus.cli.pipeline.app import reported_errors
+from twinbus.pipeline.spark import failure_reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_job_that_fails_is_told_without_stacks(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(typer.Exit), plain_errors("costs"):
+    with pytest.raises(typer.Exit), reported_errors("costs"):
         spark.range(1).write.parquet(str(tmp_path / "file" / "below"))
     said = capsys.readouterr().err
     assert said.startswith("twinbus pipeline costs: Spark gave up: ")
@@ -59,7 +59,7 @@ def test_a_job_that_fails_is_told_without_stacks(
 
 
 def test_what_is_no_fault_of_spark_is_not_hidden() -> None:
-    with pytest.raises(KeyError), plain_errors("costs"):
+    with pytest.raises(KeyError), reported_errors("costs"):
         raise KeyError("a fault of ours")
 
 
@@ -75,4 +75,4 @@ def test_what_is_no_fault_of_spark_is_not_hidden() -> None:
     ],
 )
 def test_the_last_sentence_is_found(text: str, said: str) -> None:
-    assert said_last(PySparkException(text)) == said
+    assert failure_reason(PySparkException(text)) == said

@@ -14,14 +14,14 @@ from twinbus.amqp.outcomes import Declare, Discharge
 from twinbus.amqp.terminus import Coordinator
 
 if TYPE_CHECKING:
-    from tests.plain.raw import Raw
+    from tests.plain.raw import RawClient
     from twinbus.amqp.sender import Sender
 
 
-class Control:
+class CoordinatorLink:
     """A link to the coordinator."""
 
-    def __init__(self, client: Raw, link: Sender) -> None:
+    def __init__(self, client: RawClient, link: Sender) -> None:
         self._client = client
         self.link = link
 
@@ -35,5 +35,5 @@ class Control:
         return await self._client.send(self.link, build(body=value(Discharge(txn_id=txn_id, fail=fail))))
 
 
-async def control(client: Raw) -> Control:
-    return Control(client, await client.attach_sender(None, target=Coordinator()))
+async def attach_coordinator(client: RawClient) -> CoordinatorLink:
+    return CoordinatorLink(client, await client.attach_sender(None, target=Coordinator()))

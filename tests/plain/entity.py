@@ -10,7 +10,7 @@ import http.client
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.served import ATOM, PATIENCE_S
+from tests.served import QUEUE_ENTRY, TIMEOUT_S
 from twinbus.amqp.message import Message, Properties, build, data
 from twinbus.amqp.outcomes import Modified
 from twinbus.amqp.terminus import Source
@@ -19,19 +19,19 @@ from twinbus.amqp.types import Int, Timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.outcomes import TransactionalState
     from twinbus.amqp.receiver import Receiver
 
 EPOCH = "com.microsoft:epoch"
 SESSION = "com.microsoft:session-filter"
-FAR_MS = 4_000_000_000_000
+FAR_FUTURE_MS = 4_000_000_000_000
 """The year 2096: what is scheduled for then is not due while a test runs."""
 
 
-class Answer(NamedTuple):
+class ManagementResponse(NamedTuple):
     """What `$management` answered."""
 
     status: int
@@ -40,9 +40,9 @@ class Answer(NamedTuple):
     body: dict[str, Any]
 
 
-async def manage(
-    client: Raw, entity: str, operation: object, body: object = None, *, state: TransactionalState | None = None
-) -> Answer:
+async def request_management(
+    client: RawClient, entity: str, operation: object, body: object = None, *, state: TransactionalState | None = None
+) -> ManagementResponse:
     """Ask, perhaps in a transaction; without a body the arguments are an empty map."""
     properties = {"operation": operation}
     found = await client.request(f"{entity}/$management", properties, {} if body is None else body, state=state)
@@ -50,7 +50,7 @@ async def manage(
     assert isinstance(told, dict)
     assert isinstance(content, dict)
     condition = told.get("errorCondition")
-    return Answer(
+    return ManagementResponse(
         int(told["statusCode"]),
         str(condition) if condition is not None else None,
         str(told["statusDescription"]),
@@ -58,10 +58,10 @@ async def manage(
     )
 
 
-async def peek(client: Raw, entity: str, **arguments: object) -> list[Message]:
+async def peek(client: RawClient, entity: str, **arguments: object) -> list[Message]:
     """What is in an entity, active, deferred or scheduled."""
     wanted = {"from-sequence-number": 1, "message-count": Int(1_000), **arguments}
-    answer = await manage(client, entity, "com.microsoft:peek-message", wanted)
+    answer = await request_management(client, entity, "com.microsoft:peek-message", wanted)
     assert answer.status in (200, 204), answer.text
     return [Message(item["message"]) for item in answer.body.get("messages", [])]
 
@@ -69,7 +69,7 @@ async def peek(client: Raw, entity: str, **arguments: object) -> list[Message]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def order(number: int, *, session: str | None = None, due_ms: int | None = None) -> bytes:
+def order_message(number: int, *, session: str | None = None, due_ms: int | None = None) -> bytes:
     """One of several messages that can be told from each other."""
     name = f"order {number}"
     annotations = {"x-opt-scheduled-enqueue-time": Timestamp(due_ms)} if due_ms is not None else None
@@ -77,7 +77,7 @@ def order(number: int, *, session: str | None = None, due_ms: int | None = None)
     return build(message_annotations=annotations, properties=properties, body=data(name.encode()))
 
 
-async def send(client: Raw, queue: str, *payloads: bytes) -> None:
+async def send(client: RawClient, queue: str, *payloads: bytes) -> None:
     """On a link of its own; each is accepted."""
     link = await client.attach_sender(queue)
     for payload in payloads:
@@ -85,21 +85,21 @@ async def send(client: Raw, queue: str, *payloads: bytes) -> None:
     await client.detach(link)
 
 
-async def send_orders(client: Raw, queue: str, numbers: Iterable[int], *, session: str | None = None) -> None:
-    await send(client, queue, *[order(number, session=session) for number in numbers])
+async def send_orders(client: RawClient, queue: str, numbers: Iterable[int], *, session: str | None = None) -> None:
+    await send(client, queue, *[order_message(number, session=session) for number in numbers])
 
 
-def names(found: Iterable[IncomingDelivery | Message]) -> list[str]:
+def message_ids(found: Iterable[IncomingDelivery | Message]) -> list[str]:
     """The ids of messages."""
     messages = [one if isinstance(one, Message) else Message(one.payload) for one in found]
     return [str(message.properties and message.properties.message_id) for message in messages]
 
 
-def orders(*numbers: int) -> list[str]:
+def order_ids(*numbers: int) -> list[str]:
     return [f"order {number}" for number in numbers]
 
 
-def annotation(found: IncomingDelivery | Message, name: str) -> Any:  # noqa: ANN401  # whatever it is
+def annotation_of(found: IncomingDelivery | Message, name: str) -> Any:  # noqa: ANN401  # whatever it is
     message = found if isinstance(found, Message) else Message(found.payload)
     annotations = message.message_annotations
     assert isinstance(annotations, dict)
@@ -107,37 +107,42 @@ def annotation(found: IncomingDelivery | Message, name: str) -> Any:  # noqa: AN
 
 
 def sequence_numbers(found: Iterable[IncomingDelivery | Message]) -> list[int]:
-    return [annotation(one, "x-opt-sequence-number") for one in found]
+    return [annotation_of(one, "x-opt-sequence-number") for one in found]
 
 
-def token_of(delivery: IncomingDelivery) -> uuid.UUID:
+def lock_token_of(delivery: IncomingDelivery) -> uuid.UUID:
     return uuid.UUID(bytes_le=bytes(delivery.tag))
 
 
-async def defer(client: Raw, link: Receiver, delivery: IncomingDelivery) -> int:
+async def defer(client: RawClient, link: Receiver, delivery: IncomingDelivery) -> int:
     """Set a message aside; its sequence number, by which alone it can be had."""
     assert await client.settle(link, delivery, Modified(delivery_failed=True, undeliverable_here=True)) is None
-    number: int = annotation(delivery, "x-opt-sequence-number")
+    number: int = annotation_of(delivery, "x-opt-sequence-number")
     return number
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-async def browse(client: Raw, entity: str, **filters: object) -> Receiver:
+async def browse(client: RawClient, entity: str, **filters: object) -> Receiver:
     """A browse link; `from_sequence_number=7` is the filter `twinbus:from-sequence-number`."""
     wanted = {f"twinbus:{name.replace('_', '-')}": value for name, value in filters.items()}
     source = Source(address=entity, distribution_mode="copy", filter=wanted or None)
     return await client.attach_receiver(entity, source=source)
 
 
-async def claim(client: Raw, entity: str, epoch: object) -> Receiver:
+async def attach_exclusive_receiver(client: RawClient, entity: str, epoch: object) -> Receiver:
     """A link that has the entity for itself."""
     return await client.attach_receiver(entity, properties={EPOCH: epoch})
 
 
 async def accept_session(
-    client: Raw, queue: str, session: object, *, properties: dict[str, object] | None = None, settled: bool = False
+    client: RawClient,
+    queue: str,
+    session: object,
+    *,
+    properties: dict[str, object] | None = None,
+    settled: bool = False,
 ) -> Receiver:
     source = Source(address=queue, filter={SESSION: session})
     return await client.attach_receiver(queue, source=source, properties=properties, settled=settled)
@@ -146,12 +151,12 @@ async def accept_session(
 # --- its description --------------------------------------------------------------------------------------------------
 
 
-def set_status(server: Served, queue: str, status: str) -> None:
+def set_status(server: ServerProcess, queue: str, status: str) -> None:
     """Change a queue that is as a plain create makes it."""
-    connection = http.client.HTTPConnection(server.host, server._ports["http"], timeout=PATIENCE_S)  # noqa: SLF001
+    connection = http.client.HTTPConnection(server.host, server._ports["http"], timeout=TIMEOUT_S)  # noqa: SLF001
     headers = {"Authorization": server.token(queue), "Content-Type": "application/atom+xml", "If-Match": "*"}
     try:
-        body = ATOM.format(f"<Status>{status}</Status>")
+        body = QUEUE_ENTRY.format(f"<Status>{status}</Status>")
         connection.request("PUT", f"/{queue}?api-version=2021-05", body, headers)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()

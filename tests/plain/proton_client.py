@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from proton import Message
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-PATIENCE_S = 20
+TIMEOUT_S = 20
 
 
 @contextmanager
-def proton(server: Served, *, tls: bool = False, **options: Any) -> Iterator[BlockingConnection]:  # noqa: ANN401
+def connect_proton(server: ServerProcess, *, tls: bool = False, **options: Any) -> Iterator[BlockingConnection]:  # noqa: ANN401
     """A connection, from open to close."""
-    options = {"user": server.key_name, "password": server.key, "timeout": PATIENCE_S, **options}
+    options = {"user": server.key_name, "password": server.key, "timeout": TIMEOUT_S, **options}
     if tls:
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
         domain.set_trusted_ca_db(server.ca_file)
@@ -41,16 +41,16 @@ def proton(server: Served, *, tls: bool = False, **options: Any) -> Iterator[Blo
         connection.close()
 
 
-def until(connection: BlockingConnection, happened: Callable[[], object]) -> None:
+def wait_for(connection: BlockingConnection, condition: Callable[[], object]) -> None:
     """Let proton read and write, which it does only when told to, until something has happened."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline, f"it has not happened within {PATIENCE_S} s"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it has not happened within {TIMEOUT_S} s"
         connection.container.do_work(0.02)
 
 
 def send(connection: BlockingConnection, queue: str, *messages: Message) -> None:
     sender = connection.create_sender(queue)
     for message in messages:
-        sender.send(message, timeout=PATIENCE_S)
+        sender.send(message, timeout=TIMEOUT_S)
     sender.close()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ import itertools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.interop.peers import Program
+from tests.interop.peers import RecordingHandler
 from twinbus.amqp.aio import connect
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import (
@@ -38,7 +38,7 @@ from twinbus.amqp.terminus import Source, Target
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.events import Event
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 SETTINGS = Settings(container_id="raw", limits=Limits(max_message_size=8_388_608))
 
 
-class Refused(Exception):
+class LinkRefused(Exception):
     """A link was; the message is the condition of the error."""
 
     def __init__(self, error: Error | None) -> None:
@@ -60,7 +60,7 @@ class Refused(Exception):
         """What is said to be wrong."""
 
 
-class Raw(Program):
+class RawClient(RecordingHandler):
     """One connection with one session."""
 
     session: Session
@@ -104,23 +104,23 @@ class Raw(Program):
         return link
 
     async def _attached(self, link: Link) -> None:
-        await self.until(lambda: any(event.link is link for event in self.noted(AttachConfirmed)))
-        attach = next(event.attach for event in self.noted(AttachConfirmed) if event.link is link)
+        await self.wait_until(lambda: any(event.link is link for event in self.events_of(AttachConfirmed)))
+        attach = next(event.attach for event in self.events_of(AttachConfirmed) if event.link is link)
         if attach.source is None and attach.target is None:
-            raise Refused(await self._end_of(link))
+            raise LinkRefused(await self._detach_error(link))
 
-    async def detached(self, link: Link) -> str | None:
+    async def detach_condition(self, link: Link) -> str | None:
         """Why a link has ended."""
-        return condition_of(await self._end_of(link))
+        return condition_of(await self._detach_error(link))
 
-    async def _end_of(self, link: Link) -> Error | None:
-        await self.until(lambda: any(event.link is link for event in self.noted(LinkDetached)))
-        return next(event.error for event in self.noted(LinkDetached) if event.link is link)
+    async def _detach_error(self, link: Link) -> Error | None:
+        await self.wait_until(lambda: any(event.link is link for event in self.events_of(LinkDetached)))
+        return next(event.error for event in self.events_of(LinkDetached) if event.link is link)
 
     async def detach(self, link: Link) -> None:
         """End a link, and wait for the answer."""
         link.detach()
-        await self.detached(link)
+        await self.detach_condition(link)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -137,16 +137,16 @@ class Raw(Program):
         delivery = link.send(payload, message_format=message_format, state=state)
 
         def answers() -> list[SendsUpdated]:
-            return [event for event in self.noted(SendsUpdated) if delivery in event.deliveries]
+            return [event for event in self.events_of(SendsUpdated) if delivery in event.deliveries]
 
-        await self.until(answers)
+        await self.wait_until(answers)
         return answers()[0].state
 
     async def receive(self, link: Receiver, count: int = 1) -> list[IncomingDelivery]:
         """The next messages of a link."""
         before = len(self.received(link))
         link.grant(count)
-        await self.until(lambda: len(self.received(link)) >= before + count)
+        await self.wait_until(lambda: len(self.received(link)) >= before + count)
         return self.received(link)[before:]
 
     async def receive_all(self, link: Receiver, count: int) -> list[IncomingDelivery]:
@@ -157,29 +157,29 @@ class Raw(Program):
         """What a link gives now; one that takes messages is answered within a tenth of a second, whatever there is."""
         before, drains = len(self.received(link)), self._drains(link)
         link.grant(credit, drain=True)
-        await self.until(lambda: self._drains(link) > drains)
+        await self.wait_until(lambda: self._drains(link) > drains)
         return self.received(link)[before:]
 
     def _drains(self, link: Receiver) -> int:
-        return len([event for event in self.noted(Drained) if event.link is link])
+        return len([event for event in self.events_of(Drained) if event.link is link])
 
     def received(self, link: Receiver) -> list[IncomingDelivery]:
-        return [one for event in self.noted(DeliveriesReceived) if event.link is link for one in event.deliveries]
+        return [one for event in self.events_of(DeliveriesReceived) if event.link is link for one in event.deliveries]
 
     async def settle(self, link: Receiver, delivery: IncomingDelivery, state: Composite) -> str | None:
         """Settle, and wait for the confirmation."""
         link.settle([delivery], state, settled=False)
 
         def answers() -> list[ReceiptsUpdated]:
-            return [event for event in self.noted(ReceiptsUpdated) if delivery in event.deliveries]
+            return [event for event in self.events_of(ReceiptsUpdated) if delivery in event.deliveries]
 
-        await self.until(answers)
+        await self.wait_until(answers)
         answered = answers()[0].state
         return condition_of(answered.error) if isinstance(answered, Rejected) and answered.error is not None else None
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def ask(self, node: str, properties: Mapping[str, object], body: object) -> dict[str, Any]:
+    async def request_status(self, node: str, properties: Mapping[str, object], body: object) -> dict[str, Any]:
         """A request on links of its own; the properties of the answer."""
         answer = await self.request(node, properties, body)
         assert isinstance(answer.application_properties, dict)
@@ -195,7 +195,7 @@ class Raw(Program):
         request = Properties(message_id=f"request {next(self._names)}", reply_to="answers")
         payload = build(properties=request, application_properties=properties, body=value(body))
         assert await self.send(requests, payload, state=state) is None
-        await self.until(lambda: self.received(answers))
+        await self.wait_until(lambda: self.received(answers))
         answer = Message(self.received(answers)[0].payload)
         assert answer.properties is not None
         assert answer.properties.correlation_id == request.message_id
@@ -205,12 +205,12 @@ class Raw(Program):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    async def closed(self) -> str | None:
+    async def close_condition(self) -> str | None:
         """Why the server has ended the connection."""
-        event = await self.first(ConnectionClosed)
+        event = await self.wait_for_event(ConnectionClosed)
         return condition_of(event.error)
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         """Nothing happens by itself."""
 
 
@@ -220,19 +220,21 @@ def condition_of(error: Error | None) -> str | None:
 
 
 @asynccontextmanager
-async def raw(server: Served, credentials: Credentials | None = None, *, sasl: bool = True) -> AsyncIterator[Raw]:
+async def connect_raw(
+    server: ServerProcess, credentials: Credentials | None = None, *, sasl: bool = True
+) -> AsyncIterator[RawClient]:
     """A connection with the key of the server, unless other credentials are given; in the end it is gone."""
-    client = Raw()
+    client = RawClient()
     shown = (credentials or Credentials.plain(server.key_name, server.key)) if sasl else None
     await connect(
-        client.take,
+        client.use_connection,
         lambda now: Connection.client(SETTINGS, shown, now=now),
         host=server.host,
         port=server.amqp_port,
     )
     try:
-        await client.until(lambda: client.noted(ConnectionOpened) or client.noted(SaslFailed))
-        assert not client.noted(SaslFailed), "it was not let in"
+        await client.wait_until(lambda: client.events_of(ConnectionOpened) or client.events_of(SaslFailed))
+        assert not client.events_of(SaslFailed), "it was not let in"
         client.session = client.peer.connection.begin_session()
         yield client
         client.peer.close()

@@ -13,9 +13,17 @@ from proton import symbol
 from proton.reactor import ReceiverOption
 from proton.utils import LinkDetached
 
-from tests.plain.entity import claim, defer, manage, names, orders, send_orders, sequence_numbers
-from tests.plain.proton_client import PATIENCE_S, proton, until
-from tests.plain.raw import Refused, raw
+from tests.plain.entity import (
+    attach_exclusive_receiver,
+    defer,
+    message_ids,
+    order_ids,
+    request_management,
+    send_orders,
+    sequence_numbers,
+)
+from tests.plain.proton_client import TIMEOUT_S, connect_proton, wait_for
+from tests.plain.raw import LinkRefused, connect_raw
 from tests.served import wait_until
 from twinbus.amqp.message import Message
 from twinbus.amqp.outcomes import ACCEPTED
@@ -25,23 +33,23 @@ if TYPE_CHECKING:
 
     from proton import Link
 
-    from tests.plain.entity import Answer
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.entity import ManagementResponse
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
 
 LOCKED = "amqp:resource-locked"
 
 
-async def take_deferred(client: Raw, queue: str, numbers: list[int], **arguments: object) -> Answer:
+async def take_deferred(client: RawClient, queue: str, numbers: list[int], **arguments: object) -> ManagementResponse:
     wanted = {"sequence-numbers": numbers, **arguments}
-    return await manage(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
+    return await request_management(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
 
 
-def deferred_names(answer: Answer) -> list[str]:
+def deferred_names(answer: ManagementResponse) -> list[str]:
     assert answer.status == 200, answer.text
-    return names([Message(item["message"]) for item in answer.body["messages"]])
+    return message_ids([Message(item["message"]) for item in answer.body["messages"]])
 
 
 def counts(found: Iterable[IncomingDelivery]) -> list[int | None]:
@@ -49,117 +57,119 @@ def counts(found: Iterable[IncomingDelivery]) -> list[int | None]:
     return [header.delivery_count if header is not None else None for header in headers]
 
 
-async def claim_when_free(client: Raw, queue: str, epoch: int) -> Receiver:
+async def claim_when_free(client: RawClient, queue: str, epoch: int) -> Receiver:
     """The server learns of a lost socket when it learns of it."""
     for _ in range(1_000):
         try:
-            return await claim(client, queue, epoch)
-        except Refused as refused:
+            return await attach_exclusive_receiver(client, queue, epoch)
+        except LinkRefused as refused:
             assert str(refused) == LOCKED  # noqa: PT017
     raise AssertionError("the claim is still there")
 
 
 async def test_deferred_messages_are_for_the_holder_on_its_connection_or_with_its_epoch(
-    server: Served, queue: str
+    server: ServerProcess, queue: str
 ) -> None:
-    async with raw(server) as holder, raw(server) as other:
+    async with connect_raw(server) as holder, connect_raw(server) as other:
         await send_orders(other, queue, [1, 2])
-        link = await claim(holder, queue, 7)
+        link = await attach_exclusive_receiver(holder, queue, 7)
         numbers = [await defer(holder, link, delivery) for delivery in await holder.receive(link, 2)]
         refused = await take_deferred(other, queue, numbers)
         assert (refused.status, refused.condition) == (409, LOCKED)
-        assert deferred_names(await take_deferred(holder, queue, numbers[:1])) == orders(1)
+        assert deferred_names(await take_deferred(holder, queue, numbers[:1])) == order_ids(1)
         assert (await take_deferred(other, queue, numbers[1:], epoch=6)).condition == LOCKED
-        assert deferred_names(await take_deferred(other, queue, numbers[1:], epoch=7)) == orders(2)
+        assert deferred_names(await take_deferred(other, queue, numbers[1:], epoch=7)) == order_ids(2)
 
 
 @pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
 async def test_the_next_host_gets_deferred_messages_that_the_last_one_had_at_once(
-    server: Served, queue: str, way: str
+    server: ServerProcess, queue: str, way: str
 ) -> None:
-    async with raw(server) as new, raw(server) as old:
+    async with connect_raw(server) as new, connect_raw(server) as old:
         await send_orders(new, queue, [1, 2])
-        link = await claim(old, queue, 1)
+        link = await attach_exclusive_receiver(old, queue, 1)
         numbers = [await defer(old, link, delivery) for delivery in await old.receive(link, 2)]
-        assert deferred_names(await take_deferred(old, queue, numbers)) == orders(1, 2)
+        assert deferred_names(await take_deferred(old, queue, numbers)) == order_ids(1, 2)
         await end(old, link, way)
         await claim_when_free(new, queue, 2)
-        assert deferred_names(await take_deferred(new, queue, numbers)) == orders(1, 2)
+        assert deferred_names(await take_deferred(new, queue, numbers)) == order_ids(1, 2)
 
 
 @pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
 async def test_q17_the_next_host_gets_all_in_order_and_what_the_last_one_had_with_a_delivery_on_its_count(
-    server: Served, queue: str, way: str
+    server: ServerProcess, queue: str, way: str
 ) -> None:
-    async with raw(server) as new, raw(server) as old:
+    async with connect_raw(server) as new, connect_raw(server) as old:
         await send_orders(new, queue, range(1, 6))
-        link = await claim(old, queue, 1)
+        link = await attach_exclusive_receiver(old, queue, 1)
         await old.receive(link, 3)
         await end(old, link, way)
         received = await new.receive(await claim_when_free(new, queue, 1), 5)
-        assert names(received) == orders(1, 2, 3, 4, 5)
+        assert message_ids(received) == order_ids(1, 2, 3, 4, 5)
         assert counts(received) == [1, 1, 1, 0, 0]
 
 
-async def end(client: Raw, link: Receiver, way: str) -> None:
+async def end(client: RawClient, link: Receiver, way: str) -> None:
     if way == "detached":
         await client.detach(link)
     elif way == "closed":
         client.peer.close()
-        await client.gone()
+        await client.wait_until_closed()
     elif way == "dead":
         client.peer.transport.abort()
-        await client.gone()
+        await client.wait_until_closed()
 
 
-async def test_what_the_last_host_had_it_cannot_settle_any_more(server: Served, queue: str) -> None:
-    async with raw(server) as new, raw(server) as old:
+async def test_what_the_last_host_had_it_cannot_settle_any_more(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as new, connect_raw(server) as old:
         await send_orders(new, queue, [1])
-        link = await claim(old, queue, 1)
+        link = await attach_exclusive_receiver(old, queue, 1)
         [number] = [await defer(old, link, delivery) for delivery in await old.receive(link)]
         [held] = (await take_deferred(old, queue, [number])).body["messages"]
         await old.detach(link)
-        await claim(new, queue, 2)
+        await attach_exclusive_receiver(new, queue, 2)
         body = {"disposition-status": "completed", "lock-tokens": [held["lock-token"]]}
-        answer = await manage(old, queue, "com.microsoft:update-disposition", body)
+        answer = await request_management(old, queue, "com.microsoft:update-disposition", body)
         assert answer.condition == "com.microsoft:message-lock-lost"
-        assert server.counts(queue) == (0, 0)
-        assert deferred_names(await take_deferred(new, queue, [number])) == orders(1)
+        assert server.message_counts(queue) == (0, 0)
+        assert deferred_names(await take_deferred(new, queue, [number])) == order_ids(1)
 
 
-async def test_a_lower_epoch_gets_what_the_one_before_had_once_that_has_gone(server: Served, queue: str) -> None:
+async def test_a_lower_epoch_gets_what_the_one_before_had_once_that_has_gone(server: ServerProcess, queue: str) -> None:
     """It is an older host that stood by: without what the newer one left it would bring the rest out of order."""
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2])
-        link = await claim(client, queue, 7)
+        link = await attach_exclusive_receiver(client, queue, 7)
         await client.receive(link)
         await client.detach(link)
-        assert names(await client.receive_all(await claim(client, queue, 6), 2)) == orders(1, 2)
+        assert message_ids(await client.receive_all(await attach_exclusive_receiver(client, queue, 6), 2)) == order_ids(
+            1, 2
+        )
 
 
-async def test_locks_of_receivers_without_a_claim_are_left_alone(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_locks_of_receivers_without_a_claim_are_left_alone(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2, 3])
         before = await client.attach_receiver(queue)
         [first] = await client.receive(before)
         await client.detach(before)
-        await client.detach(await claim(client, queue, 1))
+        await client.detach(await attach_exclusive_receiver(client, queue, 1))
         between = await client.attach_receiver(queue)
         await client.receive(between)
         await client.detach(between)
-        link = await claim(client, queue, 2)
+        link = await attach_exclusive_receiver(client, queue, 2)
         received = await client.receive_all(link, 1)
-        assert names(received) == orders(3)
+        assert message_ids(received) == order_ids(3)
         assert sequence_numbers([first]) == [1]
 
 
-async def test_what_the_last_host_completed_is_gone(server: Served, queue: str) -> None:
-    async with raw(server) as old, raw(server) as new:
+async def test_what_the_last_host_completed_is_gone(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as old, connect_raw(server) as new:
         await send_orders(new, queue, [1, 2, 3])
-        link = await claim(old, queue, 1)
+        link = await attach_exclusive_receiver(old, queue, 1)
         [first, *_] = await old.receive(link, 3)
         assert await old.settle(link, first, ACCEPTED) is None
-        assert names(await new.receive_all(await claim(new, queue, 1), 2)) == orders(2, 3)
+        assert message_ids(await new.receive_all(await attach_exclusive_receiver(new, queue, 1), 2)) == order_ids(2, 3)
 
 
 # --- a client that nobody here wrote ----------------------------------------------------------------------------------
@@ -175,23 +185,23 @@ class Epoch(ReceiverOption):
         link.properties = {symbol("com.microsoft:epoch"): self._epoch}
 
 
-def test_proton_claims_and_is_displaced(server: Served, queue: str) -> None:
-    with proton(server) as old, proton(server) as new:
+def test_proton_claims_and_is_displaced(server: ServerProcess, queue: str) -> None:
+    with connect_proton(server) as old, connect_proton(server) as new:
         sender = new.create_sender(queue)
         sender.send(message("one"))
         first = old.create_receiver(queue, credit=1, options=Epoch(1))
-        assert first.receive(timeout=PATIENCE_S).body == "one"
+        assert first.receive(timeout=TIMEOUT_S).body == "one"
         with pytest.raises(LinkDetached, match="epoch 1"):
             new.create_receiver(queue, credit=1)
         with pytest.raises(LinkDetached, match="0 is lower"):
             new.create_receiver(queue, credit=1, options=Epoch(0))
         second = new.create_receiver(queue, credit=1, options=Epoch(2))
-        received = second.receive(timeout=PATIENCE_S)
+        received = second.receive(timeout=TIMEOUT_S)
         assert (received.body, received.delivery_count) == ("one", 1)
         second.accept()
         with pytest.raises(LinkDetached, match="amqp:link:stolen"):
-            until(old, lambda: first.link.state & first.link.REMOTE_CLOSED)
-    wait_until(lambda: server.counts(queue) == (0, 0))  # proton does not wait for its accept
+            wait_for(old, lambda: first.link.state & first.link.REMOTE_CLOSED)
+    wait_until(lambda: server.message_counts(queue) == (0, 0))  # proton does not wait for its accept
 
 
 def message(body: str) -> ProtonMessage:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.plain.raw import raw
+from tests.plain.raw import connect_raw
 from twinbus.amqp.message import data
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 async def test_a_disposition_of_a_delivered_message_is_never_taken_for_that_of_a_request(
-    server: Served, queue: str
+    server: ServerProcess, queue: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for _ in range(3):
             assert await client.send(link, data(b"x")) is None

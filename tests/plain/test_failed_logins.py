@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.raw import raw
-from tests.served import PATIENCE_S
+from tests.plain.raw import connect_raw
+from tests.served import TIMEOUT_S
 from twinbus.amqp.sasl import Credentials
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 WRONG = "bm90LXRoZS1zZWNyZXQtb2YtYW55LWtleQ"
 MISTAKEN = "c2VjcmV0LXRoYXQtd2FzLXR5cGVkLWFzLWEtbmFtZQ"
 
 
-def over_http(server: Served, queue: str, key_name: str) -> tuple[int, str]:
-    connection = HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
+def over_http(server: ServerProcess, queue: str, key_name: str) -> tuple[int, str]:
+    connection = HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
     try:
         token = server.token(queue, key=WRONG, key_name=key_name)
         connection.request("POST", f"/{queue}/messages", "x", {"Authorization": token})
@@ -30,22 +30,24 @@ def over_http(server: Served, queue: str, key_name: str) -> tuple[int, str]:
         connection.close()
 
 
-async def over_cbs(server: Served, queue: str, key_name: str) -> tuple[int, str]:
-    async with raw(server, Credentials.anonymous()) as client:
+async def over_cbs(server: ServerProcess, queue: str, key_name: str) -> tuple[int, str]:
+    async with connect_raw(server, Credentials.anonymous()) as client:
         properties = {"operation": "put-token", "name": f"sb://{server.host}/{queue}", "type": "jwt"}
-        found = await client.ask("$cbs", properties, server.token(queue, key=WRONG, key_name=key_name))
+        found = await client.request_status("$cbs", properties, server.token(queue, key=WRONG, key_name=key_name))
         return int(found["status-code"]), str(found["status-description"])
 
 
-async def over_sasl(server: Served, _queue: str, key_name: str) -> tuple[int, str]:
+async def over_sasl(server: ServerProcess, _queue: str, key_name: str) -> tuple[int, str]:
     with pytest.raises(AssertionError, match="it was not let in"):
-        async with raw(server, Credentials.plain(key_name, WRONG)):
+        async with connect_raw(server, Credentials.plain(key_name, WRONG)):
             pass
     return 401, ""
 
 
 @pytest.mark.parametrize("way", ["http", "cbs", "sasl"])
-async def test_no_answer_says_which_names_there_are_and_the_log_has_each(server: Served, queue: str, way: str) -> None:
+async def test_no_answer_says_which_names_there_are_and_the_log_has_each(
+    server: ServerProcess, queue: str, way: str
+) -> None:
     server.check_log()
     told = []
     for name in (server.key_name, MISTAKEN):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plain.entity import SESSION, browse, send_orders
-from tests.plain.raw import raw
+from tests.plain.raw import connect_raw
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Described, Symbol
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.amqp.receiver import Receiver
 
 SELECTOR = "apache.org:selector-filter:string"
@@ -26,17 +26,17 @@ def confirmed(link: Receiver) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("value", ["color = 'red'", Described(Symbol(SELECTOR), "color = 'red'")])
-async def test_a_selector_is_not_confirmed(server: Served, queue: str, value: object) -> None:
-    async with raw(server) as client:
+async def test_a_selector_is_not_confirmed(server: ServerProcess, queue: str, value: object) -> None:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
         link = await client.attach_receiver(queue, source=Source(address=queue, filter={SELECTOR: value}))
         assert confirmed(link) == {}
         assert len(await client.receive(link)) == 1
 
 
-async def test_the_session_is_confirmed_alone(server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as client:
+async def test_the_session_is_confirmed_alone(server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1], session="a")
         for asked in (None, "b"):
             source = Source(address=queue, filter={SESSION: asked, SELECTOR: "color = 'red'"})
@@ -44,7 +44,7 @@ async def test_the_session_is_confirmed_alone(server: Served) -> None:
             assert confirmed(link) == {SESSION: asked or "a"}
 
 
-async def test_the_range_of_a_browse_link_is_confirmed(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_the_range_of_a_browse_link_is_confirmed(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         link = await browse(client, queue, from_sequence_number=7)
         assert confirmed(link) == {"twinbus:from-sequence-number": 7}

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.coordinator import control
-from tests.plain.entity import accept_session, annotation, defer, manage, send_orders, token_of
-from tests.plain.raw import raw
-from tests.served import PATIENCE_S
+from tests.plain.coordinator import attach_coordinator
+from tests.plain.entity import accept_session, annotation_of, defer, lock_token_of, request_management, send_orders
+from tests.plain.raw import connect_raw
+from tests.served import TIMEOUT_S
 from twinbus.amqp.outcomes import ACCEPTED, TransactionalState
 from twinbus.amqp.types import Array, UInt
 
 if TYPE_CHECKING:
-    from tests.plain.entity import Answer
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.entity import ManagementResponse
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
 
 UPDATE, RENEW = "com.microsoft:update-disposition", "com.microsoft:renew-lock"
 RECEIVE_DEFERRED = "com.microsoft:receive-by-sequence-number"
@@ -29,22 +29,22 @@ NEAR = 50
 
 
 async def settle(
-    client: Raw,
+    client: RawClient,
     queue: str,
     token: uuid.UUID,
     status: str = "completed",
     *,
     session: str | None = None,
     txn_id: bytes | None = None,
-) -> Answer:
+) -> ManagementResponse:
     named = {"session-id": session} if session is not None else {}
     body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [token]), **named}
     state = TransactionalState(txn_id=txn_id) if txn_id is not None else None
-    return await manage(client, queue, UPDATE, body, state=state)
+    return await request_management(client, queue, UPDATE, body, state=state)
 
 
-def http_status(server: Served, method: str, queue: str, sequence: int, token: uuid.UUID) -> int:
-    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
+def http_status(server: ServerProcess, method: str, queue: str, sequence: int, token: uuid.UUID) -> int:
+    connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
     try:
         address = f"/{queue}/messages/{sequence}/{token}"
         connection.request(method, address, headers={"Authorization": server.token(queue)})
@@ -56,94 +56,94 @@ def http_status(server: Served, method: str, queue: str, sequence: int, token: u
 # --- guessing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_token_cannot_be_guessed_from_those_of_ones_own_messages(server: Served, queue: str) -> None:
+async def test_a_token_cannot_be_guessed_from_those_of_ones_own_messages(server: ServerProcess, queue: str) -> None:
     """Who receives from the same queue has the tokens that were given just before and after those of another."""
-    async with raw(server) as victim, raw(server) as thief:
+    async with connect_raw(server) as victim, connect_raw(server) as thief:
         await send_orders(thief, queue, range(3))
         own = await thief.attach_receiver(queue)
         [before] = await thief.receive(own)
         link = await victim.attach_receiver(queue)
         [delivery] = await victim.receive(link)
         [after] = await thief.receive(own)
-        known = [token_of(one).int for one in (before, after)]
+        known = [lock_token_of(one).int for one in (before, after)]
         guesses = {number + step for number in known for step in range(-NEAR, NEAR)} - set(known)
-        assert token_of(delivery).int not in guesses
+        assert lock_token_of(delivery).int not in guesses
         for guess in sorted(guesses)[:NEAR] + sorted(guesses)[-NEAR:]:
             answer = await settle(thief, queue, uuid.UUID(int=guess))
             assert (answer.status, answer.condition) == MESSAGE_LOCK_LOST
-        sequence = annotation(delivery, "x-opt-sequence-number")
+        sequence = annotation_of(delivery, "x-opt-sequence-number")
         for method in ("DELETE", "PUT", "POST"):
             assert http_status(server, method, queue, sequence, uuid.UUID(int=known[0] + 1)) == 404
         assert await victim.settle(link, delivery, ACCEPTED) is None
-    assert server.counts(queue) == (2, 0)
+    assert server.message_counts(queue) == (2, 0)
 
 
 # --- the messages of a session ----------------------------------------------------------------------------------------
 
 
-async def assert_only_the_holder_settles(server: Served, queue: str, session: str) -> None:
+async def assert_only_the_holder_settles(server: ServerProcess, queue: str, session: str) -> None:
     """Whoever has found out the token, say from a log, has not the session."""
-    async with raw(server) as holder, raw(server) as thief:
+    async with connect_raw(server) as holder, connect_raw(server) as thief:
         await send_orders(holder, queue, [1, 2, 3], session=session)
         link = await accept_session(holder, queue, session)
         first, second, third = await holder.receive(link, 3)
         await accept_session(thief, queue, f"{session} of the thief")
         for status in STATUSES:
-            answer = await settle(thief, queue, token_of(first), status)
+            answer = await settle(thief, queue, lock_token_of(first), status)
             assert (answer.status, answer.condition) == MESSAGE_LOCK_LOST
             for name in (session, f"{session} of the thief"):
-                answer = await settle(thief, queue, token_of(first), status, session=name)
+                answer = await settle(thief, queue, lock_token_of(first), status, session=name)
                 assert (answer.status, answer.condition) == SESSION_LOCK_LOST
-        coordinator = await control(thief)
+        coordinator = await attach_coordinator(thief)
         for claimed in (None, session):
             txn_id = await coordinator.declare()
-            assert (await settle(thief, queue, token_of(first), txn_id=txn_id, session=claimed)).status == 410
+            assert (await settle(thief, queue, lock_token_of(first), txn_id=txn_id, session=claimed)).status == 410
             assert await coordinator.discharge(txn_id) is not None
-        tokens = {"lock-tokens": Array(uuid.UUID, [token_of(first)])}
+        tokens = {"lock-tokens": Array(uuid.UUID, [lock_token_of(first)])}
         for client in (thief, holder):
-            answer = await manage(client, queue, RENEW, tokens)
+            answer = await request_management(client, queue, RENEW, tokens)
             assert (answer.status, answer.condition) == (400, "amqp:not-allowed")
         # The holder settles by requests, in a transaction or not, whether it names the session or not.
-        assert (await settle(holder, queue, token_of(first), session=session)).status == 200
-        assert (await settle(holder, queue, token_of(second))).status == 200
-        coordinator = await control(holder)
+        assert (await settle(holder, queue, lock_token_of(first), session=session)).status == 200
+        assert (await settle(holder, queue, lock_token_of(second))).status == 200
+        coordinator = await attach_coordinator(holder)
         txn_id = await coordinator.declare()
-        assert (await settle(holder, queue, token_of(third), txn_id=txn_id, session=session)).status == 200
+        assert (await settle(holder, queue, lock_token_of(third), txn_id=txn_id, session=session)).status == 200
         assert await coordinator.discharge(txn_id) is None
         assert await holder.drain(link) == []
 
 
 @pytest.mark.parametrize("partitioned", ["false", "true"])
-async def test_a_message_of_a_session_is_settled_by_its_holder_alone(server: Served, partitioned: str) -> None:
-    queue = server.make_queue(RequiresSession="true", EnablePartitioning=partitioned)
+async def test_a_message_of_a_session_is_settled_by_its_holder_alone(server: ServerProcess, partitioned: str) -> None:
+    queue = server.create_queue(RequiresSession="true", EnablePartitioning=partitioned)
     await assert_only_the_holder_settles(server, queue, "a")
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-async def test_a_deferred_message_of_a_session_is_settled_by_its_holder_alone(server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as holder, raw(server) as thief:
+async def test_a_deferred_message_of_a_session_is_settled_by_its_holder_alone(server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as holder, connect_raw(server) as thief:
         await send_orders(holder, queue, [1], session="a")
         link = await accept_session(holder, queue, "a")
         number = await defer(holder, link, (await holder.receive(link))[0])
         wanted = {"sequence-numbers": [number], "receiver-settle-mode": UInt(1), "session-id": "a"}
-        answer = await manage(holder, queue, RECEIVE_DEFERRED, wanted)
+        answer = await request_management(holder, queue, RECEIVE_DEFERRED, wanted)
         token = answer.body["messages"][0]["lock-token"]
         assert (await settle(thief, queue, token)).status == 410
         assert (await settle(thief, queue, token, session="a")).status == 410
         assert (await settle(holder, queue, token, session="a")).status == 200
 
 
-async def test_who_had_a_session_settles_nothing_of_the_next_holder(server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as before, raw(server) as after:
+async def test_who_had_a_session_settles_nothing_of_the_next_holder(server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as before, connect_raw(server) as after:
         await send_orders(before, queue, [1], session="a")
         link = await accept_session(before, queue, "a")
         [lost] = await before.receive(link)
         await before.detach(link)
         link = await accept_session(after, queue, "a")
         [delivery] = await after.receive(link)
-        for token in (token_of(lost), token_of(delivery)):
+        for token in (lock_token_of(lost), lock_token_of(delivery)):
             answer = await settle(before, queue, token, session="a")
             assert (answer.status, answer.condition) == SESSION_LOCK_LOST
         assert await after.settle(link, delivery, ACCEPTED) is None

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.raw import raw
+from tests.plain.raw import connect_raw
 from twinbus.amqp.message import data
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 FRAMES = {
     "garbage": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "amqp:connection:framing-error"),
@@ -33,25 +33,27 @@ PREFACES = {
 }
 
 
-async def assert_others_work(server: Served, queue: str) -> None:
-    async with raw(server) as other:
+async def assert_others_work(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as other:
         assert await other.send(await other.attach_sender(queue), data(b"all is well")) is None
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
 @pytest.mark.parametrize("name", FRAMES)
-async def test_a_frame_that_is_none_ends_the_connection_with_its_reason(server: Served, queue: str, name: str) -> None:
+async def test_a_frame_that_is_none_ends_the_connection_with_its_reason(
+    server: ServerProcess, queue: str, name: str
+) -> None:
     frame, condition = FRAMES[name]
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await client.attach_sender(queue)
         client.peer.transport.write(frame)
-        assert await client.closed() == condition
+        assert await client.close_condition() == condition
     await assert_others_work(server, queue)
 
 
 @pytest.mark.parametrize("name", PREFACES)
 async def test_who_speaks_something_else_is_told_the_protocol_and_cut_off(
-    server: Served, queue: str, name: str
+    server: ServerProcess, queue: str, name: str
 ) -> None:
     with socket.create_connection((server.host, server.amqp_port), timeout=10) as connection:
         connection.sendall(PREFACES[name])
@@ -62,18 +64,18 @@ async def test_who_speaks_something_else_is_told_the_protocol_and_cut_off(
     await assert_others_work(server, queue)
 
 
-async def test_who_hangs_up_in_the_middle_of_a_message_harms_nobody(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_who_hangs_up_in_the_middle_of_a_message_harms_nobody(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         link.send(data(bytes(200_000)))
         client.peer.flush()
         client.peer.transport.abort()
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await client.attach_sender(queue)
         # A transfer that says that more of the message comes, and then the end.
         client.peer.transport.write(
             bytes.fromhex("00000021020000000053 14c01406 5200 43 a00101 43 42 41".replace(" ", "") + "00" * 10)
         )
         client.peer.transport.abort()
-    async with raw(server) as other:
+    async with connect_raw(server) as other:
         assert await other.send(await other.attach_sender(queue), data(b"all is well")) is None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.raw import raw
-from tests.served import started
+from tests.plain.raw import connect_raw
+from tests.served import run_server
 from twinbus.amqp.message import Header, Properties, build, data, value
 from twinbus.amqp.outcomes import Modified, Rejected
 from twinbus.amqp.performatives import Error
@@ -16,7 +16,7 @@ from twinbus.amqp.types import Described, UInt
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 DECODE_ERROR = "amqp:decode-error"
 TOO_LARGE = "amqp:link:message-size-exceeded"
@@ -42,33 +42,35 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_malformed_message_is_rejected_and_the_next_one_is_not(server: Served, queue: str, name: str) -> None:
-    async with raw(server) as client:
+async def test_a_malformed_message_is_rejected_and_the_next_one_is_not(
+    server: ServerProcess, queue: str, name: str
+) -> None:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         assert await client.send(link, MALFORMED[name]) == DECODE_ERROR
         assert await client.send(link, data(b"all is well")) is None
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_batch_with_a_malformed_message_is_rejected_whole(server: Served, queue: str, name: str) -> None:
+async def test_a_batch_with_a_malformed_message_is_rejected_whole(server: ServerProcess, queue: str, name: str) -> None:
     batch = data(data(b"good"), MALFORMED[name], data(b"good"))
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         assert await client.send(link, batch, message_format=BATCH) == DECODE_ERROR
         assert await client.send(link, data(data(b"a"), data(b"b")), message_format=BATCH) is None
-    assert server.counts(queue) == (2, 0)
+    assert server.message_counts(queue) == (2, 0)
 
 
 @pytest.mark.parametrize(
     "batch", [b"", value("x"), build(properties=Properties(message_id="1"))], ids=["empty", "value", "no body"]
 )
-async def test_a_batch_without_messages_is_rejected(server: Served, queue: str, batch: bytes) -> None:
-    async with raw(server) as client:
+async def test_a_batch_without_messages_is_rejected(server: ServerProcess, queue: str, batch: bytes) -> None:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         assert await client.send(link, batch, message_format=BATCH) == DECODE_ERROR
         assert await client.send(link, data(b"all is well")) is None
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
 UNREADABLE_PROPERTIES = {
@@ -87,21 +89,21 @@ SETTLEMENTS = {
 @pytest.mark.parametrize("settlement", SETTLEMENTS)
 @pytest.mark.parametrize("name", UNREADABLE_PROPERTIES)
 async def test_a_message_with_unreadable_properties_is_refused_or_can_be_settled(
-    server: Served, name: str, settlement: str
+    server: ServerProcess, name: str, settlement: str
 ) -> None:
     """The broker writes into application properties when it dead-letters: it must not find out then."""
-    queue = server.make_queue(MaxDeliveryCount="1" if "last" in settlement else "10")
+    queue = server.create_queue(MaxDeliveryCount="1" if "last" in settlement else "10")
     payload = Properties(message_id="1").encode() + UNREADABLE_PROPERTIES[name] + data(b"x")
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         if await client.send(await client.attach_sender(queue), payload) == DECODE_ERROR:
             return
         receiver = await client.attach_receiver(queue)
         [delivery] = await client.receive(receiver)
         assert await client.settle(receiver, delivery, SETTLEMENTS[settlement]) is None
-        assert server.counts(queue) == ((1, 0) if "note" in settlement else (0, 1))
+        assert server.message_counts(queue) == ((1, 0) if "note" in settlement else (0, 1))
 
 
-async def test_limits_hold_for_single_messages_and_for_those_of_a_batch(server: Served, queue: str) -> None:
+async def test_limits_hold_for_single_messages_and_for_those_of_a_batch(server: ServerProcess, queue: str) -> None:
     many = {f"property {number:03}": "x" * 600 for number in range(120)}
     wrong = {
         build(application_properties=many, body=data(b"x")): TOO_LARGE,
@@ -111,18 +113,18 @@ async def test_limits_hold_for_single_messages_and_for_those_of_a_batch(server: 
         build(properties=Properties(group_id="ü" * 129), body=data(b"x")): OUT_OF_RANGE,
         build(message_annotations={"x-opt-partition-key": "ü" * 129}, body=data(b"x")): OUT_OF_RANGE,
     }
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for payload, condition in wrong.items():
             assert await client.send(link, payload) == condition
             assert await client.send(link, data(data(b"good"), payload), message_format=BATCH) == condition
         good = build(properties=Properties(message_id="ü" * 128, group_id="ü" * 128), body=data(b"x"))
         assert await client.send(link, good) is None
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_message_above_the_limit_is_rejected_however_it_comes(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_a_message_above_the_limit_is_rejected_however_it_comes(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for size in (262_144, 300_000, 1_000_000, 5_000_000):
             assert await client.send(link, data(bytes(size))) == TOO_LARGE
@@ -130,17 +132,17 @@ async def test_a_message_above_the_limit_is_rejected_however_it_comes(server: Se
             await client.send(link, data(data(bytes(150_000)), data(bytes(150_000))), message_format=BATCH) == TOO_LARGE
         )
         assert await client.send(link, data(bytes(262_144 - 8))) is None
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
 async def test_a_queue_may_have_another_limit(tmp_path: Path) -> None:
     sizes = (1, 1_024)
     config = tmp_path / "twinbus.toml"
     config.write_text("".join(f'[[queues]]\nname = "queue-{size}"\nmax_message_kb = {size}\n' for size in sizes))
-    with started(tmp_path, f"--config={config}") as server:
+    with run_server(tmp_path, f"--config={config}") as server:
         for kilobytes in sizes:
             queue = f"queue-{kilobytes}"
-            async with raw(server) as client:
+            async with connect_raw(server) as client:
                 link = await client.attach_sender(queue)
                 assert link.remote_attach is not None
                 assert link.remote_attach.max_message_size == kilobytes * 1_024
@@ -148,12 +150,12 @@ async def test_a_queue_may_have_another_limit(tmp_path: Path) -> None:
                 assert await client.send(link, data(bytes(kilobytes * 1_024 - 8))) is None
                 [delivery] = await client.receive(await client.attach_receiver(queue))
                 assert delivery.payload.endswith(data(bytes(kilobytes * 1_024 - 8)))
-            assert server.counts(queue) == (1, 0)
+            assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_body_is_not_looked_into_and_comes_back_byte_for_byte(server: Served, queue: str) -> None:
+async def test_a_body_is_not_looked_into_and_comes_back_byte_for_byte(server: ServerProcess, queue: str) -> None:
     described = value(Described("x:unknown", [UInt(7), "text"]))
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link, receiver = await client.attach_sender(queue), await client.attach_receiver(queue)
         properties = Properties(message_id="1")
         for body in (described, data(b"a", b"", b"c" * 500), value({"a": [1, None]})):

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.plain.entity import (
-    FAR_MS,
+    FAR_FUTURE_MS,
     accept_session,
     defer,
-    manage,
-    names,
-    order,
-    orders,
+    lock_token_of,
+    message_ids,
+    order_ids,
+    order_message,
     peek,
+    request_management,
     send,
     send_orders,
-    token_of,
 )
-from tests.plain.raw import raw
+from tests.plain.raw import connect_raw
 from twinbus.amqp.events import ConnectionClosed, LinkDetached
 from twinbus.amqp.message import Message, Properties, build, data, value
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.types import Array, Char, Described, Float, Int, Symbol, Timestamp, ULong
 
 if TYPE_CHECKING:
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
 
@@ -186,22 +186,22 @@ def name_of(wrong: Wrong) -> str:
     return f"{wrong.operation.rpartition(':')[2]} {wrong.name}"
 
 
-async def assert_refused(client: Raw, entity: str, wrong: Wrong, right: dict[str, object]) -> None:
+async def assert_refused(client: RawClient, entity: str, wrong: Wrong, right: dict[str, object]) -> None:
     for found in wrong.values:
         arguments = {key: item for key, item in right.items() if key != wrong.name}
         if found is not LEFT_OUT:
             arguments[wrong.name] = found
-        answer = await manage(client, entity, wrong.operation, arguments)
+        answer = await request_management(client, entity, wrong.operation, arguments)
         told = f"{wrong.operation} with {wrong.name} {found!r:.80}: {answer}"
         assert (answer.status, answer.condition) == ARGUMENT, told
         assert wrong.name in answer.text, told
         assert len(answer.text) < 500, told
 
 
-def assert_undisturbed(*clients: Raw) -> None:
+def assert_undisturbed(*clients: RawClient) -> None:
     for client in clients:
-        assert not client.noted(ConnectionClosed)
-        assert all(event.error is None for event in client.noted(LinkDetached))
+        assert not client.events_of(ConnectionClosed)
+        assert all(event.error is None for event in client.events_of(LinkDetached))
 
 
 class Scene(NamedTuple):
@@ -212,20 +212,22 @@ class Scene(NamedTuple):
     right: dict[str, dict[str, object]]
 
 
-async def set_scene(client: Raw, queue: str) -> Scene:
+async def set_scene(client: RawClient, queue: str) -> Scene:
     """1 is dead-lettered, 2 deferred, 3 locked, 4 free and 5 scheduled."""
-    await send(client, queue, *[order(number) for number in range(1, 5)], order(5, due_ms=FAR_MS))
+    await send(
+        client, queue, *[order_message(number) for number in range(1, 5)], order_message(5, due_ms=FAR_FUTURE_MS)
+    )
     receiver = await client.attach_receiver(queue)
     letter, deferred, held = await client.receive(receiver, 3)
     assert await client.settle(receiver, letter, Rejected()) is None
     number = await defer(client, receiver, deferred)
     right: dict[str, dict[str, object]] = {
         PEEK: {"from-sequence-number": 1, "message-count": Int(1)},
-        SCHEDULE: {"messages": [{"message": order(6, due_ms=FAR_MS)}]},
+        SCHEDULE: {"messages": [{"message": order_message(6, due_ms=FAR_FUTURE_MS)}]},
         CANCEL: {"sequence-numbers": [5]},
-        RENEW: {"lock-tokens": [token_of(held)]},
+        RENEW: {"lock-tokens": [lock_token_of(held)]},
         DEFERRED: {"sequence-numbers": [number], "receiver-settle-mode": Int(1)},
-        UPDATE: {"disposition-status": "suspended", "lock-tokens": [token_of(held)]},
+        UPDATE: {"disposition-status": "suspended", "lock-tokens": [lock_token_of(held)]},
         BATCH_DELETE: {"message-count": Int(1)},
         PURGE: {},
         DELETE: {"sequence-numbers": [4]},
@@ -236,40 +238,40 @@ async def set_scene(client: Raw, queue: str) -> Scene:
 
 
 @pytest.mark.parametrize("wrong", PLAIN, ids=name_of)
-async def test_an_argument_that_is_wrong_is_named(server: Served, queue: str, wrong: Wrong) -> None:
-    async with raw(server) as client, raw(server) as other:
+async def test_an_argument_that_is_wrong_is_named(server: ServerProcess, queue: str, wrong: Wrong) -> None:
+    async with connect_raw(server) as client, connect_raw(server) as other:
         scene = await set_scene(other, queue)
         await assert_refused(client, queue + wrong.sub_queue, wrong, scene.right[wrong.operation])
-        assert names(await peek(client, queue)) == orders(2, 3, 4, 5)
-        assert names(await peek(client, queue + LETTERS)) == orders(1)
-        assert server.counts(queue) == (2, 1)
+        assert message_ids(await peek(client, queue)) == order_ids(2, 3, 4, 5)
+        assert message_ids(await peek(client, queue + LETTERS)) == order_ids(1)
+        assert server.message_counts(queue) == (2, 1)
         [last] = await other.receive(scene.receiver)
-        assert names([last]) == orders(4)
+        assert message_ids([last]) == order_ids(4)
         for delivery in (scene.held, last):
             assert await other.settle(scene.receiver, delivery, ACCEPTED) is None
         assert_undisturbed(client, other)
 
 
 @pytest.mark.parametrize("operation", sorted({wrong.operation for wrong in PLAIN}))
-async def test_asked_rightly_it_works(server: Served, queue: str, operation: str) -> None:
+async def test_asked_rightly_it_works(server: ServerProcess, queue: str, operation: str) -> None:
     """What is called wrong above is wrong only because of that one argument."""
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         scene = await set_scene(client, queue)
         entity = queue + (LETTERS if operation == RESUBMIT else "")
-        answer = await manage(client, entity, operation, scene.right[operation])
+        answer = await request_management(client, entity, operation, scene.right[operation])
         assert answer.status == 200, answer.text
 
 
 @pytest.mark.parametrize("wrong", SESSIONS, ids=name_of)
-async def test_an_argument_that_is_wrong_is_named_where_there_are_sessions(server: Served, wrong: Wrong) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as client, raw(server) as other:
+async def test_an_argument_that_is_wrong_is_named_where_there_are_sessions(server: ServerProcess, wrong: Wrong) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as client, connect_raw(server) as other:
         await send_orders(client, queue, [1, 2], session="a")
         link = await accept_session(client, queue, "a")
         [delivery] = await client.receive(link)
         number = await defer(client, link, delivery)
         state = {"session-id": "a", "session-state": b"half-way"}
-        assert (await manage(client, queue, SET_STATE, state)).status == 200
+        assert (await request_management(client, queue, SET_STATE, state)).status == 200
         right: dict[str, dict[str, object]] = {
             PEEK: {"from-sequence-number": 1, "message-count": Int(1), "session-id": "a"},
             DEFERRED: {"sequence-numbers": [number], "receiver-settle-mode": Int(1), "session-id": "a"},
@@ -280,22 +282,22 @@ async def test_an_argument_that_is_wrong_is_named_where_there_are_sessions(serve
             BATCH_DELETE: {"message-count": Int(1), "session-id": "a"},
         }
         await assert_refused(client, queue, wrong, right[wrong.operation])
-        found = await manage(client, queue, GET_STATE, {"session-id": "a"})
+        found = await request_management(client, queue, GET_STATE, {"session-id": "a"})
         assert found.body["session-state"] == b"half-way"
-        assert names(await peek(other, queue)) == orders(1, 2)
-        assert (await manage(client, queue, wrong.operation, right[wrong.operation])).status == 200
+        assert message_ids(await peek(other, queue)) == order_ids(1, 2)
+        assert (await request_management(client, queue, wrong.operation, right[wrong.operation])).status == 200
         assert_undisturbed(client, other)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_arguments_that_are_no_map_are_refused(server: Served, queue: str, operation: str) -> None:
-    async with raw(server) as client:
+async def test_arguments_that_are_no_map_are_refused(server: ServerProcess, queue: str, operation: str) -> None:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
         for body in NO_BODIES:
-            answer = await manage(client, queue, operation, body)
+            answer = await request_management(client, queue, operation, body)
             assert (answer.status, answer.condition) == ARGUMENT, f"{body!r}: {answer}"
             assert "map" in answer.text
-        assert server.counts(queue) == (1, 0)
+        assert server.message_counts(queue) == (1, 0)
         assert_undisturbed(client)
 
 
@@ -314,25 +316,25 @@ async def test_arguments_that_are_no_map_are_refused(server: Served, queue: str,
     ids=lambda name: repr(name[:30]),
 )
 async def test_an_operation_that_there_is_not_is_refused_with_those_that_there_are(
-    server: Served, queue: str, operation: str
+    server: ServerProcess, queue: str, operation: str
 ) -> None:
-    async with raw(server) as client:
-        answer = await manage(client, queue, operation)
+    async with connect_raw(server) as client:
+        answer = await request_management(client, queue, operation)
         assert (answer.status, answer.condition) == (501, "amqp:not-implemented")
         assert repr(operation)[:60] in answer.text
         assert len(answer.text) < 1_000
         for known in OPERATIONS:
             assert known in answer.text
-        assert (await manage(client, queue, FRAGMENTS)).status == 200
+        assert (await request_management(client, queue, FRAGMENTS)).status == 200
 
 
 @pytest.mark.parametrize("operation", [7, b"com.microsoft:peek-message", True, None, uuid.UUID(int=7)], ids=str)
-async def test_an_operation_that_is_no_text_is_refused(server: Served, queue: str, operation: object) -> None:
-    async with raw(server) as client:
-        answer = await manage(client, queue, operation)
+async def test_an_operation_that_is_no_text_is_refused(server: ServerProcess, queue: str, operation: object) -> None:
+    async with connect_raw(server) as client:
+        answer = await request_management(client, queue, operation)
         assert (answer.status, answer.condition) == ARGUMENT
         assert "operation" in answer.text
-        assert (await manage(client, queue, Symbol(FRAGMENTS))).status == 200
+        assert (await request_management(client, queue, Symbol(FRAGMENTS))).status == 200
 
 
 # --- what is no mistake -----------------------------------------------------------------------------------------------
@@ -341,39 +343,43 @@ async def test_an_operation_that_is_no_text_is_refused(server: Served, queue: st
 @pytest.mark.parametrize(
     "number", [0, -1, -(2**63), 2**63 - 1, ULong(2**64 - 1), Int(7), Timestamp(7), ULong(7)], ids=repr
 )
-async def test_numbers_of_every_size_and_type_are_numbers(server: Served, queue: str, number: int) -> None:
-    async with raw(server) as client:
+async def test_numbers_of_every_size_and_type_are_numbers(server: ServerProcess, queue: str, number: int) -> None:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 8))
-        answer = await manage(client, queue, PEEK, {"from-sequence-number": number, "message-count": Int(9)})
+        answer = await request_management(
+            client, queue, PEEK, {"from-sequence-number": number, "message-count": Int(9)}
+        )
         first = 7 if number == 7 else 1
         assert answer.status == (200 if number <= 7 else 204)
         assert len(answer.body.get("messages", [])) == (8 - first if number <= 7 else 0)
         before = {"message-count": Int(9), "enqueued-time-utc": number}
-        assert (await manage(client, queue, BATCH_DELETE, before)).status == (200 if number > 2**62 else 204)
+        assert (await request_management(client, queue, BATCH_DELETE, before)).status == (
+            200 if number > 2**62 else 204
+        )
 
 
 @pytest.mark.parametrize("count", [Int(2**31 - 1), 2**63 - 1, ULong(2**64 - 1)], ids=repr)
-async def test_counts_of_any_size_give_what_there_is(server: Served, queue: str, count: int) -> None:
-    async with raw(server) as client:
+async def test_counts_of_any_size_give_what_there_is(server: ServerProcess, queue: str, count: int) -> None:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2, 3])
-        answer = await manage(client, queue, PEEK, {"from-sequence-number": 1, "message-count": count})
+        answer = await request_management(client, queue, PEEK, {"from-sequence-number": 1, "message-count": count})
         assert len(answer.body["messages"]) == 3
 
 
 @pytest.mark.parametrize("name", ["sequence-numbers", "lock-tokens"])
-async def test_as_many_as_ten_thousand_can_be_named_at_once(server: Served, queue: str, name: str) -> None:
+async def test_as_many_as_ten_thousand_can_be_named_at_once(server: ServerProcess, queue: str, name: str) -> None:
     numbers = range(1, MOST_ITEMS + 1)
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         if name == "sequence-numbers":
             for operation in (CANCEL, DEFERRED):
-                answer = await manage(client, queue, operation, {name: Array(int, list(numbers))})
+                answer = await request_management(client, queue, operation, {name: Array(int, list(numbers))})
                 assert (answer.status, answer.condition) == (404, "com.microsoft:message-not-found")
-            deleted = await manage(client, queue, DELETE, {name: Array(int, list(numbers))})
+            deleted = await request_management(client, queue, DELETE, {name: Array(int, list(numbers))})
             assert deleted.body["sequence-numbers"].items == []
         else:
             tokens = Array(uuid.UUID, [uuid.UUID(int=number) for number in numbers])
             for operation, others in ((RENEW, {}), (UPDATE, {"disposition-status": "completed"})):
-                answer = await manage(client, queue, operation, {name: tokens, **others})
+                answer = await request_management(client, queue, operation, {name: tokens, **others})
                 assert (answer.status, answer.condition) == (410, "com.microsoft:message-lock-lost")
 
 
@@ -391,24 +397,24 @@ NO_SUCH_SESSION = (204, 400, 410)
 
 
 @pytest.mark.parametrize("operation", ASKED_OF_A_SESSION)
-async def test_a_session_id_that_no_session_can_have_is_answered(server: Served, operation: str) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as client:
+async def test_a_session_id_that_no_session_can_have_is_answered(server: ServerProcess, operation: str) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1], session="a")
         for length in (129, 65_535, 65_536, 200_000):
             wanted = {"session-id": "x" * length, **ASKED_OF_A_SESSION[operation]}
-            answer = await manage(client, queue, operation, wanted)
+            answer = await request_management(client, queue, operation, wanted)
             assert answer.status in NO_SUCH_SESSION, answer
-        assert names(await peek(client, queue)) == orders(1)
+        assert message_ids(await peek(client, queue)) == order_ids(1)
         assert_undisturbed(client)
 
 
 @pytest.mark.parametrize("operation", [DEFERRED, UPDATE, RENEW_SESSION, GET_STATE, SET_STATE])
-async def test_a_long_session_id_is_not_repeated_at_length(server: Served, operation: str) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as client:
+async def test_a_long_session_id_is_not_repeated_at_length(server: ServerProcess, operation: str) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as client:
         wanted = {"session-id": "x" * 50_000, **ASKED_OF_A_SESSION[operation]}
-        answer = await manage(client, queue, operation, wanted)
+        answer = await request_management(client, queue, operation, wanted)
         assert len(answer.text) < 500
 
 
@@ -421,22 +427,22 @@ NO_SCHEDULED_MESSAGES: dict[str, tuple[object, int, str]] = {
     "a message that is text": ({"message": "x"}, *ARGUMENT),
     "a message that is a list": ({"message": [b"x"]}, *ARGUMENT),
     "garbage": ({"message": b"garbage"}, 400, "amqp:decode-error"),
-    "half a message": ({"message": order(1, due_ms=FAR_MS)[:-2]}, 400, "amqp:decode-error"),
-    "a message without a time": ({"message": order(1)}, *ARGUMENT),
+    "half a message": ({"message": order_message(1, due_ms=FAR_FUTURE_MS)[:-2]}, 400, "amqp:decode-error"),
+    "a message without a time": ({"message": order_message(1)}, *ARGUMENT),
     "an empty message": ({"message": b""}, *ARGUMENT),
     "a time that is text": (
         {"message": build(message_annotations={"x-opt-scheduled-enqueue-time": "tomorrow"}, body=data(b"x"))},
         *ARGUMENT,
     ),
     "a time after the end of time": (
-        {"message": order(1, due_ms=2**63 - 1)},
+        {"message": order_message(1, due_ms=2**63 - 1)},
         400,
         "com.microsoft:argument-out-of-range",
     ),
     "an id that is too long": (
         {
             "message": build(
-                message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(FAR_MS)},
+                message_annotations={"x-opt-scheduled-enqueue-time": Timestamp(FAR_FUTURE_MS)},
                 properties=Properties(message_id="x" * 129),
                 body=data(b"x"),
             )
@@ -448,16 +454,16 @@ NO_SCHEDULED_MESSAGES: dict[str, tuple[object, int, str]] = {
 
 
 @pytest.mark.parametrize("name", NO_SCHEDULED_MESSAGES)
-async def test_messages_are_scheduled_together_or_not_at_all(server: Served, queue: str, name: str) -> None:
+async def test_messages_are_scheduled_together_or_not_at_all(server: ServerProcess, queue: str, name: str) -> None:
     item, status, condition = NO_SCHEDULED_MESSAGES[name]
-    good = {"message": order(7, due_ms=FAR_MS)}
-    async with raw(server) as client:
+    good = {"message": order_message(7, due_ms=FAR_FUTURE_MS)}
+    async with connect_raw(server) as client:
         for items in ([item], [good, item], [item, good]):
-            answer = await manage(client, queue, SCHEDULE, {"messages": items})
+            answer = await request_management(client, queue, SCHEDULE, {"messages": items})
             assert (answer.status, answer.condition) == (status, condition)
             assert "message" in answer.text or "x-opt-scheduled-enqueue-time" in answer.text
         assert await peek(client, queue) == []
-        answer = await manage(client, queue, SCHEDULE, {"messages": [good]})
+        answer = await request_management(client, queue, SCHEDULE, {"messages": [good]})
         assert answer.body["sequence-numbers"].items == [1]
 
 
@@ -479,9 +485,9 @@ ODD_PROPERTIES: list[dict[object, object]] = [
 
 @pytest.mark.parametrize("status", ["abandoned", "defered", "suspended"])
 async def test_odd_properties_to_modify_leave_a_message_that_can_be_read(
-    server: Served, queue: str, status: str
+    server: ServerProcess, queue: str, status: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         for changes in ODD_PROPERTIES:
             await send_orders(client, queue, [1])
             receiver = await client.attach_receiver(queue)
@@ -489,27 +495,29 @@ async def test_odd_properties_to_modify_leave_a_message_that_can_be_read(
             await client.detach(receiver)
             wanted = {
                 "disposition-status": status,
-                "lock-tokens": [token_of(delivery)],
+                "lock-tokens": [lock_token_of(delivery)],
                 "properties-to-modify": changes,
             }
-            answer = await manage(client, queue, UPDATE, wanted)
+            answer = await request_management(client, queue, UPDATE, wanted)
             assert answer.status == 200, answer
             found = [*await peek(client, queue), *await peek(client, queue + LETTERS)]
-            assert names(found) == orders(1)
+            assert message_ids(found) == order_ids(1)
             assert found[0].application_properties is not None
             for entity in (queue, queue + LETTERS):
                 for state in ("active", "deferred"):
-                    assert (await manage(client, entity, PURGE, {"state": state})).status == 200
+                    assert (await request_management(client, entity, PURGE, {"state": state})).status == 200
         assert_undisturbed(client)
 
 
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
-async def test_wrong_requests_between_right_ones_are_answered_each_by_its_own(server: Served, queue: str) -> None:
+async def test_wrong_requests_between_right_ones_are_answered_each_by_its_own(
+    server: ServerProcess, queue: str
+) -> None:
     """Eighty on one pair of links, none waiting for another."""
     node = f"{queue}/$management"
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
         answers = await client.attach_receiver(node, target="answers")
         answers.grant(1_000)
@@ -522,7 +530,7 @@ async def test_wrong_requests_between_right_ones_are_answered_each_by_its_own(se
             body = value({"from-sequence-number": 1, "message-count": count})
             properties = Properties(message_id=name, reply_to="answers")
             requests.send(build(properties=properties, application_properties={"operation": PEEK}, body=body))
-        await client.until(lambda: len(client.received(answers)) == 80)
+        await client.wait_until(lambda: len(client.received(answers)) == 80)
         found = {}
         for message in [Message(delivery.payload) for delivery in client.received(answers)]:
             assert message.properties is not None

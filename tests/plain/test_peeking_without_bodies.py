@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.entity import manage, peek, send
-from tests.plain.raw import raw
+from tests.plain.entity import peek, request_management, send
+from tests.plain.raw import connect_raw
 from twinbus.amqp.message import Properties, build, data, sequence, value
 from twinbus.amqp.types import Int
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.mark.parametrize("body", [data(b"1", b"2"), value("1"), sequence(["1"])], ids=["data", "value", "sequence"])
-async def test_all_but_the_body_is_shown(server: Served, queue: str, body: bytes) -> None:
+async def test_all_but_the_body_is_shown(server: ServerProcess, queue: str, body: bytes) -> None:
     properties, custom = Properties(message_id="1", subject="s"), {"color": "red"}
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await send(client, queue, build(properties=properties, application_properties=custom, body=body))
         [whole] = await peek(client, queue, **{"omit-message-body": False})
         [found] = await peek(client, queue, **{"omit-message-body": True})
@@ -29,8 +29,8 @@ async def test_all_but_the_body_is_shown(server: Served, queue: str, body: bytes
     assert found.message_annotations == whole.message_annotations
 
 
-async def test_what_is_neither_true_nor_false_is_refused(server: Served, queue: str) -> None:
+async def test_what_is_neither_true_nor_false_is_refused(server: ServerProcess, queue: str) -> None:
     wanted = {"from-sequence-number": 1, "message-count": Int(1), "omit-message-body": "yes"}
-    async with raw(server) as client:
-        answer = await manage(client, queue, "com.microsoft:peek-message", wanted)
+    async with connect_raw(server) as client:
+        answer = await request_management(client, queue, "com.microsoft:peek-message", wanted)
     assert (answer.status, answer.condition) == (400, "com.microsoft:argument-error")

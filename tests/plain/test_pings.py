@@ -9,21 +9,21 @@ from proton import Message as ProtonMessage
 from proton import symbol
 from proton.reactor import AtMostOnce, Copy
 
-from tests.broker.rig import Rig
+from tests.broker.rig import BrokerHarness
 from tests.plain.entity import (
     accept_session,
     browse,
-    manage,
-    names,
-    order,
-    orders,
+    message_ids,
+    order_ids,
+    order_message,
     peek,
+    request_management,
     send_orders,
     set_status,
 )
-from tests.plain.proton_client import proton, send, until
-from tests.plain.raw import Refused, raw
-from tests.served_here import serving_here
+from tests.plain.proton_client import connect_proton, send, wait_for
+from tests.plain.raw import LinkRefused, connect_raw
+from tests.served_here import run_server_in_process
 from twinbus.amqp.message import Header, Properties, build, data, sequence, value
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.sasl import Credentials
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from proton.utils import BlockingConnection
 
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
 
 PING = "application/vnd.ms-servicebus-ping"
 OTHER_SPELLINGS = [
@@ -94,20 +94,20 @@ def short_ping(body: bytes) -> bytes:
     return bytes((0x00, 0x53, 0x73, 0xC0, len(fields) + 1, 7)) + fields + body
 
 
-async def send_each(client: Raw, queue: str, *payloads: bytes, message_format: int = 0) -> None:
+async def send_each(client: RawClient, queue: str, *payloads: bytes, message_format: int = 0) -> None:
     link = await client.attach_sender(queue)
     for payload in payloads:
         assert await client.send(link, payload, message_format=message_format) is None
     await client.detach(link)
 
 
-async def seen(client: Raw, queue: str) -> list[str]:
+async def seen(client: RawClient, queue: str) -> list[str]:
     """Everything that there is in a queue, by every way of looking; in the end it is empty."""
-    browsed = names(await client.drain(await browse(client, queue)))
-    assert names(await peek(client, queue)) == browsed
+    browsed = message_ids(await client.drain(await browse(client, queue)))
+    assert message_ids(await peek(client, queue)) == browsed
     link = await client.attach_receiver(queue)
     received = await client.receive_all(link, len(browsed))
-    assert names(received) == browsed
+    assert message_ids(received) == browsed
     for delivery in received:
         assert await client.settle(link, delivery, ACCEPTED) is None
     await client.detach(link)
@@ -121,49 +121,49 @@ def drained(connection: BlockingConnection, queue: str, count: int, options: Any
     """The bodies of so many messages that a link of proton's gets, and of those beyond: none, if they were all."""
     receiver = connection.create_receiver(queue, credit=100, options=options)
     fetcher: Any = receiver.fetcher
-    until(connection, lambda: fetcher.has_message >= count)
+    wait_for(connection, lambda: fetcher.has_message >= count)
     receiver.link.drain(0)
-    until(connection, lambda: not receiver.link.draining() and not receiver.link.queued)
+    wait_for(connection, lambda: not receiver.link.draining() and not receiver.link.queued)
     return [fetcher.pop().body for _ in range(fetcher.has_message)]
 
 
 @pytest.mark.parametrize("mode", ["peek-lock", "receive-and-delete", "browse"])
-def test_r061_no_link_of_protons_gets_a_ping(server: Served, queue: str, mode: str) -> None:
+def test_r061_no_link_of_protons_gets_a_ping(server: ServerProcess, queue: str, mode: str) -> None:
     options: dict[str, Any] = {"peek-lock": None, "receive-and-delete": AtMostOnce(), "browse": Copy()}
-    with proton(server) as connection:
+    with connect_proton(server) as connection:
         for number in range(3):
             send(connection, queue, ProtonMessage(content_type=symbol(PING), ttl=1, id=f"ping {number}", inferred=True))
             send(connection, queue, ProtonMessage(body=f"order {number}"))
         send(connection, queue, ProtonMessage(content_type=symbol(PING)))
-        assert server.counts(queue) == (3, 0)
+        assert server.message_counts(queue) == (3, 0)
         assert drained(connection, queue, 3, options[mode]) == ["order 0", "order 1", "order 2"]
 
 
-async def test_r061_who_waits_already_does_not_get_a_ping(server: Served, queue: str) -> None:
-    async with raw(server) as client, raw(server) as other:
+async def test_r061_who_waits_already_does_not_get_a_ping(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client, connect_raw(server) as other:
         receiver = await client.attach_receiver(queue)
         browser = await browse(client, queue)
         receiver.grant(10)
         browser.grant(10)
-        await send_each(other, queue, ping(), order(1), ping(), order(2))
-        await client.until(lambda: len(client.received(receiver)) == 2 and len(client.received(browser)) == 2)
-        assert names(client.received(receiver)) == orders(1, 2)
-        assert names(client.received(browser)) == orders(1, 2)
+        await send_each(other, queue, ping(), order_message(1), ping(), order_message(2))
+        await client.wait_until(lambda: len(client.received(receiver)) == 2 and len(client.received(browser)) == 2)
+        assert message_ids(client.received(receiver)) == order_ids(1, 2)
+        assert message_ids(client.received(browser)) == order_ids(1, 2)
 
 
-async def test_r061_a_ping_is_seen_by_no_receiver_no_peek_and_no_browse_link(server: Served, queue: str) -> None:
-    async with raw(server) as client:
-        await send_each(client, queue, ping(), order(1), ping(), ping(), order(2), ping())
-        assert server.counts(queue) == (2, 0)
-        assert await seen(client, queue) == orders(1, 2)
-        assert server.counts(queue) == (0, 0)
+async def test_r061_a_ping_is_seen_by_no_receiver_no_peek_and_no_browse_link(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
+        await send_each(client, queue, ping(), order_message(1), ping(), ping(), order_message(2), ping())
+        assert server.message_counts(queue) == (2, 0)
+        assert await seen(client, queue) == order_ids(1, 2)
+        assert server.message_counts(queue) == (0, 0)
 
 
-async def test_r061_a_ping_takes_no_sequence_number(server: Served, queue: str) -> None:
-    async with raw(server) as client:
-        before = await manage(client, queue, "twinbus:fragments")
+async def test_r061_a_ping_takes_no_sequence_number(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
+        before = await request_management(client, queue, "twinbus:fragments")
         await send_each(client, queue, *[ping()] * 5)
-        after = await manage(client, queue, "twinbus:fragments")
+        after = await request_management(client, queue, "twinbus:fragments")
         assert before == after
         assert after.body["fragments"][0]["message-count"] == 0
 
@@ -172,39 +172,39 @@ async def test_r061_a_ping_takes_no_sequence_number(server: Served, queue: str) 
 
 
 @pytest.mark.parametrize("body", EMPTY_BODIES.values(), ids=EMPTY_BODIES)
-async def test_r058_every_form_of_an_empty_body_is_empty(server: Served, queue: str, body: bytes) -> None:
-    async with raw(server) as client:
+async def test_r058_every_form_of_an_empty_body_is_empty(server: ServerProcess, queue: str, body: bytes) -> None:
+    async with connect_raw(server) as client:
         await send_each(client, queue, ping(body), ping(body, ttl_ms=None), ping(body, message_id=None))
         await send_each(client, queue, short_ping(body))
-        assert server.counts(queue) == (0, 0)
+        assert server.message_counts(queue) == (0, 0)
         assert await peek(client, queue) == []
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_r058_with_a_body_it_is_an_ordinary_message(server: Served, queue: str, body: bytes) -> None:
-    async with raw(server) as client:
+async def test_r058_with_a_body_it_is_an_ordinary_message(server: ServerProcess, queue: str, body: bytes) -> None:
+    async with connect_raw(server) as client:
         await send_each(client, queue, ping(body, message_id="order 1", ttl_ms=None))
         await send_each(client, queue, ping(body, message_id="order 2", ttl_ms=60_000))
-        assert server.counts(queue) == (2, 0)
-        assert await seen(client, queue) == orders(1, 2)
+        assert server.message_counts(queue) == (2, 0)
+        assert await seen(client, queue) == order_ids(1, 2)
 
 
 @pytest.mark.parametrize("content_type", OTHER_SPELLINGS)
 async def test_r059_with_another_content_type_it_is_an_ordinary_message(
-    server: Served, queue: str, content_type: str
+    server: ServerProcess, queue: str, content_type: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await send_each(client, queue, ping(content_type=content_type, message_id="order 1", ttl_ms=None))
         await send_each(client, queue, ping(data(b""), content_type=content_type, message_id="order 2", ttl_ms=None))
-        assert server.counts(queue) == (2, 0)
-        assert await seen(client, queue) == orders(1, 2)
+        assert server.message_counts(queue) == (2, 0)
+        assert await seen(client, queue) == order_ids(1, 2)
 
 
-async def test_r058_properties_annotations_and_a_footer_are_no_body(server: Served, queue: str) -> None:
+async def test_r058_properties_annotations_and_a_footer_are_no_body(server: ServerProcess, queue: str) -> None:
     """Tracing adds properties to whatever a client sends."""
     properties = Properties(message_id="ping", content_type=PING, subject="s", correlation_id="c", to="there")
     annotations, others = {"x-opt-partition-key": "k"}, {"Diagnostic-Id": "00-1-2-01"}
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         for body in EMPTY_BODIES.values():
             await send_each(
                 client,
@@ -214,33 +214,37 @@ async def test_r058_properties_annotations_and_a_footer_are_no_body(server: Serv
                 build(properties=properties, body=body, footer={"checksum": 7}),
                 short_ping(body + build(footer={"checksum": 7})),
             )
-        assert server.counts(queue) == (0, 0)
+        assert server.message_counts(queue) == (0, 0)
         assert await peek(client, queue) == []
 
 
 # --- in company -------------------------------------------------------------------------------------------------------
 
 
-async def test_r061_pings_in_a_batch_are_dropped_and_its_messages_are_not(server: Served, queue: str) -> None:
-    mixed = data(ping(), order(1), ping(data(b"")), order(2), ping(value(None)))
-    async with raw(server) as client:
+async def test_r061_pings_in_a_batch_are_dropped_and_its_messages_are_not(server: ServerProcess, queue: str) -> None:
+    mixed = data(ping(), order_message(1), ping(data(b"")), order_message(2), ping(value(None)))
+    async with connect_raw(server) as client:
         await send_each(client, queue, mixed, message_format=BATCH_FORMAT)
-        assert await seen(client, queue) == orders(1, 2)
+        assert await seen(client, queue) == order_ids(1, 2)
         await send_each(client, queue, data(ping(), ping()), message_format=BATCH_FORMAT)
-        assert server.counts(queue) == (0, 0)
+        assert server.message_counts(queue) == (0, 0)
 
 
-async def test_r061_an_envelope_that_looks_like_a_ping_makes_no_ping_of_its_batch(server: Served, queue: str) -> None:
-    envelope = build(properties=Properties(message_id="order 1", content_type=PING), body=data(order(1), order(2)))
-    async with raw(server) as client:
+async def test_r061_an_envelope_that_looks_like_a_ping_makes_no_ping_of_its_batch(
+    server: ServerProcess, queue: str
+) -> None:
+    envelope = build(
+        properties=Properties(message_id="order 1", content_type=PING), body=data(order_message(1), order_message(2))
+    )
+    async with connect_raw(server) as client:
         await send_each(client, queue, envelope, message_format=BATCH_FORMAT)
-        assert await seen(client, queue) == orders(1, 2)
+        assert await seen(client, queue) == order_ids(1, 2)
 
 
 async def test_r061_a_batch_with_a_wrong_message_is_rejected_whatever_pings_are_in_it(
-    server: Served, queue: str
+    server: ServerProcess, queue: str
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         wrong = data(ping(), b"garbage", ping())
         assert await client.send(link, wrong, message_format=BATCH_FORMAT) == "amqp:decode-error"
@@ -250,60 +254,62 @@ async def test_r061_a_batch_with_a_wrong_message_is_rejected_whatever_pings_are_
 # --- what else leaves it alone ----------------------------------------------------------------------------------------
 
 
-async def test_r061_duplicate_detection_does_not_see_pings(server: Served) -> None:
-    queue = server.make_queue(RequiresDuplicateDetection="true")
-    async with raw(server) as client:
+async def test_r061_duplicate_detection_does_not_see_pings(server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresDuplicateDetection="true")
+    async with connect_raw(server) as client:
         await send_each(client, queue, ping(message_id="order 1"), ping(message_id="order 1"))
-        await send_each(client, queue, order(1), ping(message_id="order 1"), order(1), order(2))
-        batch = data(ping(message_id="order 3"), order(3), ping(message_id="order 3"), order(3))
+        await send_each(client, queue, order_message(1), ping(message_id="order 1"), order_message(1), order_message(2))
+        batch = data(ping(message_id="order 3"), order_message(3), ping(message_id="order 3"), order_message(3))
         await send_each(client, queue, batch, message_format=BATCH_FORMAT)
-        assert await seen(client, queue) == orders(1, 2, 3)
+        assert await seen(client, queue) == order_ids(1, 2, 3)
 
 
-async def test_r061_a_ping_needs_no_session_and_opens_none(server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
-    async with raw(server) as client:
+async def test_r061_a_ping_needs_no_session_and_opens_none(server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as client:
         await send_each(client, queue, ping(), ping(session="a"), ping(session="pinged"))
-        listed = await manage(client, queue, "com.microsoft:get-message-sessions")
+        listed = await request_management(client, queue, "com.microsoft:get-message-sessions")
         assert listed.status == 204
         await send_orders(client, queue, [1, 2], session="a")
         await send_each(client, queue, ping(session="a"))
         link = await accept_session(client, queue, None)
         received = await client.receive_all(link, 2)
-        assert names(received) == orders(1, 2)
-        assert names(await peek(client, queue)) == orders(1, 2)
-        assert server.counts(queue) == (2, 0)
+        assert message_ids(received) == order_ids(1, 2)
+        assert message_ids(await peek(client, queue)) == order_ids(1, 2)
+        assert server.message_counts(queue) == (2, 0)
         await client.detach(link)
         taken = await accept_session(client, queue, "a", settled=True)
-        assert names(await client.receive_all(taken, 2)) == orders(1, 2)
+        assert message_ids(await client.receive_all(taken, 2)) == order_ids(1, 2)
         pinged = await accept_session(client, queue, "pinged")
         assert await client.drain(pinged) == []
 
 
-async def test_r061_a_ping_that_would_expire_is_not_dead_lettered(server: Served) -> None:
+async def test_r061_a_ping_that_would_expire_is_not_dead_lettered(server: ServerProcess) -> None:
     """A message of the same time to live, sent after it, is: when that is there, a ping's time was over, too."""
-    queue = server.make_queue(DeadLetteringOnMessageExpiration="true")
+    queue = server.create_queue(DeadLetteringOnMessageExpiration="true")
     message = build(header=Header(ttl=50), properties=Properties(message_id="order 1"), body=data(b"x"))
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         await send_each(client, queue, ping(ttl_ms=50), message)
         dead = await client.attach_receiver(f"{queue}/$DeadLetterQueue")
         [letter] = await client.receive(dead)
-        assert names([letter]) == orders(1)
+        assert message_ids([letter]) == order_ids(1)
         assert await client.drain(dead) == []
-        assert server.counts(queue) == (0, 1)
+        assert server.message_counts(queue) == (0, 1)
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", ["Disabled", "SendDisabled"])
-async def test_r061_a_queue_that_cannot_be_sent_to_refuses_pings(server: Served, queue: str, status: str) -> None:
-    async with raw(server) as client:
+async def test_r061_a_queue_that_cannot_be_sent_to_refuses_pings(
+    server: ServerProcess, queue: str, status: str
+) -> None:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         assert await client.send(link, ping()) is None
         set_status(server, queue, status)
-        assert await client.detached(link) == "com.microsoft:entity-disabled"
-        with pytest.raises(Refused, match=r"com\.microsoft:entity-disabled"):
+        assert await client.detach_condition(link) == "com.microsoft:entity-disabled"
+        with pytest.raises(LinkRefused, match=r"com\.microsoft:entity-disabled"):
             await client.attach_sender(queue)
         set_status(server, queue, "ReceiveDisabled")
         assert await client.send(await client.attach_sender(queue), ping()) is None
@@ -312,23 +318,23 @@ async def test_r061_a_queue_that_cannot_be_sent_to_refuses_pings(server: Served,
 async def test_r061_a_ping_needs_the_right_to_send_and_no_other(tmp_path: Path) -> None:
     keys = [Key("root", "c2VjcmV0")]
     keys += [Key(right.value, "c2VjcmV0", rights=frozenset({right})) for right in (Right.SEND, Right.LISTEN)]
-    with serving_here(tmp_path, keys=keys) as server:
-        queue = server.make_queue()
-        async with raw(server, Credentials.plain(Right.SEND.value, "c2VjcmV0")) as client:
+    with run_server_in_process(tmp_path, keys=keys) as server:
+        queue = server.create_queue()
+        async with connect_raw(server, Credentials.plain(Right.SEND.value, "c2VjcmV0")) as client:
             await send_each(client, queue, ping())
-        async with raw(server, Credentials.plain(Right.LISTEN.value, "c2VjcmV0")) as client:
-            with pytest.raises(Refused, match="amqp:unauthorized-access"):
+        async with connect_raw(server, Credentials.plain(Right.LISTEN.value, "c2VjcmV0")) as client:
+            with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
                 await client.attach_sender(queue)
-        assert server.counts(queue) == (0, 0)
+        assert server.message_counts(queue) == (0, 0)
 
 
-async def test_r061_a_ping_cannot_be_scheduled(server: Served, queue: str) -> None:
+async def test_r061_a_ping_cannot_be_scheduled(server: ServerProcess, queue: str) -> None:
     """Whoever schedules gets a sequence number for each message: there is none for a ping."""
     annotations = {"x-opt-scheduled-enqueue-time": Timestamp(4_000_000_000_000)}
     later = build(message_annotations=annotations, properties=Properties(message_id="p", content_type=PING))
-    wanted = {"messages": [{"message": later}, {"message": order(1, due_ms=4_000_000_000_000)}]}
-    async with raw(server) as client:
-        answer = await manage(client, queue, "com.microsoft:schedule-message", wanted)
+    wanted = {"messages": [{"message": later}, {"message": order_message(1, due_ms=4_000_000_000_000)}]}
+    async with connect_raw(server) as client:
+        answer = await request_management(client, queue, "com.microsoft:schedule-message", wanted)
         assert (answer.status, answer.condition) == (400, "com.microsoft:argument-error")
         assert "ping" in answer.text
         assert await peek(client, queue) == []
@@ -340,24 +346,24 @@ async def test_r061_a_ping_cannot_be_scheduled(server: Served, queue: str) -> No
 @pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "with sessions and duplicate detection"])
 def test_q13_a_ping_is_accepted_when_its_store_has_synced_and_not_before(*, is_plain: bool) -> None:
     description = QueueDescription(requires_session=not is_plain, requires_duplicate_detection=not is_plain)
-    rig = Rig(description)
-    rig.settle()
+    rig = BrokerHarness(description)
+    rig.run_until_idle()
     answers = rig.send_messages(ping())
     assert answers == []
-    rig.settle_reads()
-    assert rig.store.waiting, "nothing was given to the store to be synced"
+    rig.run_until_commit()
+    assert rig.store.pending_commits, "nothing was given to the store to be synced"
     assert answers == []
-    rig.settle()
+    rig.run_until_idle()
     assert answers == [None]
-    assert rig.main.count == 0
+    assert rig.main_fragment.active_count == 0
 
 
 def test_q13_a_ping_of_a_store_that_cannot_sync_is_not_accepted() -> None:
-    rig = Rig()
-    rig.settle()
-    rig.fail()
+    rig = BrokerHarness()
+    rig.run_until_idle()
+    rig.fail_next_sync()
     answers = rig.send_messages(ping())
-    rig.settle()
+    rig.run_until_idle()
     [error] = answers
     assert error is not None
     assert error.status == 503

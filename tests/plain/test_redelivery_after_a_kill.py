@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.plain.entity import claim, defer, names, orders, send_orders
-from tests.plain.raw import raw
+from tests.plain.entity import attach_exclusive_receiver, defer, message_ids, order_ids, send_orders
+from tests.plain.raw import connect_raw
 from tests.plain.test_claims_across_hosts import counts, deferred_names, take_deferred
-from tests.served import started
+from tests.served import run_server
 from twinbus.amqp.message import Message
 
 if TYPE_CHECKING:
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 async def test_q17_messages_that_were_delivered_before_a_kill_say_so_after_it(tmp_path: Path) -> None:
-    with started(tmp_path) as server:
-        queue, idle = server.make_queue(), server.make_queue()
-        async with raw(server) as first:
+    with run_server(tmp_path) as server:
+        queue, idle = server.create_queue(), server.create_queue()
+        async with connect_raw(server) as first:
             await send_orders(first, queue, [1, 2, 3, 4])
             await send_orders(first, idle, [1])
-            link = await claim(first, queue, 1)
+            link = await attach_exclusive_receiver(first, queue, 1)
             received = await first.receive(link, 3)
             assert counts(received) == [0, 0, 0]
             number = await defer(first, link, received[0])
-            assert deferred_names(await take_deferred(first, queue, [number])) == orders(1)
+            assert deferred_names(await take_deferred(first, queue, [number])) == order_ids(1)
             await first.receive(await first.attach_receiver(idle))
             server.kill()
         server.start()
-        async with raw(server) as second:
-            link = await claim(second, queue, 2)
+        async with connect_raw(server) as second:
+            link = await attach_exclusive_receiver(second, queue, 2)
             found = await second.receive(link, 3)
-            assert names(found) == orders(2, 3, 4)
+            assert message_ids(found) == order_ids(2, 3, 4)
             assert counts(found)[:2] == [1, 1]
             taken = await take_deferred(second, queue, [number])
             header = Message(taken.body["messages"][0]["message"]).header

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.raw import Raw, Refused, raw
-from tests.served_here import serving_here
+from tests.plain.raw import LinkRefused, RawClient, connect_raw
+from tests.served_here import run_server_in_process
 from twinbus.amqp.events import ConnectionClosed
 from twinbus.amqp.message import data
 from twinbus.amqp.sasl import Credentials
@@ -17,7 +17,7 @@ from twinbus.server.keys import Key, Right
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
 
 SECRET = "c2VjcmV0"
 PEEK = "com.microsoft:peek-message"
@@ -30,70 +30,70 @@ TOKEN_TIMEOUT_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def many_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
-    with serving_here(tmp_path_factory.mktemp("rights"), keys=KEYS, token_timeout_s=TOKEN_TIMEOUT_S) as server:
+def many_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+    with run_server_in_process(tmp_path_factory.mktemp("rights"), keys=KEYS, token_timeout_s=TOKEN_TIMEOUT_S) as server:
         yield server
 
 
-async def peek_status(client: Raw, queue: str) -> object:
+async def peek_status(client: RawClient, queue: str) -> object:
     body = {"from-sequence-number": 1, "message-count": Int(1)}
-    answer = await client.ask(f"{queue}/$management", {"operation": PEEK}, body)
+    answer = await client.request_status(f"{queue}/$management", {"operation": PEEK}, body)
     return answer["statusCode"]
 
 
-async def show(client: Raw, server: ServedHere, name: str, path: str) -> None:
+async def show(client: RawClient, server: InProcessServer, name: str, path: str) -> None:
     """Put a token made with a key."""
     properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
-    answer = await client.ask("$cbs", properties, server.token(path, key=SECRET, key_name=name))
+    answer = await client.request_status("$cbs", properties, server.token(path, key=SECRET, key_name=name))
     assert answer["status-code"] == 202
 
 
 @pytest.mark.parametrize("way", ["password", "token"])
-async def test_a_key_that_may_send_does_nothing_else(many_keys: ServedHere, way: str) -> None:
-    queue = many_keys.make_queue()
+async def test_a_key_that_may_send_does_nothing_else(many_keys: InProcessServer, way: str) -> None:
+    queue = many_keys.create_queue()
     credentials = Credentials.plain("sender", SECRET) if way == "password" else Credentials.anonymous()
-    async with raw(many_keys, credentials) as client:
+    async with connect_raw(many_keys, credentials) as client:
         if way == "token":
             await show(client, many_keys, "sender", queue)
         assert await client.send(await client.attach_sender(queue), data(b"x")) is None
         for address in (queue, f"{queue}/$DeadLetterQueue"):
-            with pytest.raises(Refused, match="amqp:unauthorized-access"):
+            with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
                 await client.attach_receiver(address)
         assert await peek_status(client, queue) == 401
 
 
 @pytest.mark.parametrize("way", ["password", "token"])
-async def test_a_key_that_may_listen_does_not_send(many_keys: ServedHere, way: str) -> None:
-    queue = many_keys.make_queue()
+async def test_a_key_that_may_listen_does_not_send(many_keys: InProcessServer, way: str) -> None:
+    queue = many_keys.create_queue()
     credentials = Credentials.plain("listener", SECRET) if way == "password" else Credentials.anonymous()
-    async with raw(many_keys, credentials) as client:
+    async with connect_raw(many_keys, credentials) as client:
         if way == "token":
             await show(client, many_keys, "listener", queue)
-        with pytest.raises(Refused, match="amqp:unauthorized-access"):
+        with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
             await client.attach_sender(queue)
         await client.attach_receiver(queue)
         assert await peek_status(client, queue) == 204
 
 
-async def test_a_token_is_for_its_queue_and_what_is_below_it(many_keys: ServedHere) -> None:
-    queue, other = many_keys.make_queue(), many_keys.make_queue()
-    async with raw(many_keys, Credentials.anonymous()) as client:
+async def test_a_token_is_for_its_queue_and_what_is_below_it(many_keys: InProcessServer) -> None:
+    queue, other = many_keys.create_queue(), many_keys.create_queue()
+    async with connect_raw(many_keys, Credentials.anonymous()) as client:
         await show(client, many_keys, "root", queue)
         await client.attach_sender(queue)
         await client.attach_receiver(f"{queue}/$DeadLetterQueue")
         assert await peek_status(client, queue) == 204
         for address in (other, f"{queue}2", f"{other}/$management"):
-            with pytest.raises(Refused, match="amqp:unauthorized-access"):
+            with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
                 await client.attach_receiver(address)
 
 
-async def test_who_shows_no_token_in_time_is_disconnected_and_who_does_is_not(many_keys: ServedHere) -> None:
+async def test_who_shows_no_token_in_time_is_disconnected_and_who_does_is_not(many_keys: InProcessServer) -> None:
     async with (
-        raw(many_keys, Credentials.anonymous()) as silent,
-        raw(many_keys, Credentials.anonymous()) as proper,
-        raw(many_keys, Credentials.plain("root", SECRET)) as known,
+        connect_raw(many_keys, Credentials.anonymous()) as silent,
+        connect_raw(many_keys, Credentials.anonymous()) as proper,
+        connect_raw(many_keys, Credentials.plain("root", SECRET)) as known,
     ):
         await show(proper, many_keys, "root", "")
-        assert await silent.closed() == "amqp:unauthorized-access"
-        assert not proper.noted(ConnectionClosed)
-        assert not known.noted(ConnectionClosed)
+        assert await silent.close_condition() == "amqp:unauthorized-access"
+        assert not proper.events_of(ConnectionClosed)
+        assert not known.events_of(ConnectionClosed)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.plain.entity import manage
-from tests.plain.raw import Raw, raw
+from tests.plain.entity import request_management
+from tests.plain.raw import RawClient, connect_raw
 from twinbus.amqp.message import Properties, build, data
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 HTTP_RULE = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><RuleDescription'
@@ -25,27 +25,27 @@ HTTP_RULE = (
 
 
 @pytest.fixture
-def subscription(server: Served) -> str:
+def subscription(server: ServerProcess) -> str:
     topic = f"topic-{uuid.uuid4().hex}"
-    server.put(topic, "TopicDescription")
-    server.put(f"{topic}/Subscriptions/one", "SubscriptionDescription")
+    server.create_entity(topic, "TopicDescription")
+    server.create_entity(f"{topic}/Subscriptions/one", "SubscriptionDescription")
     return f"{topic}/Subscriptions/one"
 
 
-async def rules(client: Raw, subscription: str, **arguments: object) -> list[Any]:
+async def rules(client: RawClient, subscription: str, **arguments: object) -> list[Any]:
     wanted = {"top": Int(100), "skip": Int(0), **arguments}
-    answer = await manage(client, subscription, "com.microsoft:enumerate-rules", wanted)
+    answer = await request_management(client, subscription, "com.microsoft:enumerate-rules", wanted)
     assert answer.status in (200, 204), answer.text
     return [item["rule-description"] for item in answer.body.get("rules", [])]
 
 
-async def add(client: Raw, subscription: str, name: str, **description: object) -> Any:  # noqa: ANN401
+async def add(client: RawClient, subscription: str, name: str, **description: object) -> Any:  # noqa: ANN401
     body = {"rule-name": name, "rule-description": description}
-    return await manage(client, subscription, "com.microsoft:add-rule", body)
+    return await request_management(client, subscription, "com.microsoft:add-rule", body)
 
 
-async def test_a_new_subscription_has_one_rule_for_every_message(server: Served, subscription: str) -> None:
-    async with raw(server) as client:
+async def test_a_new_subscription_has_one_rule_for_every_message(server: ServerProcess, subscription: str) -> None:
+    async with connect_raw(server) as client:
         (rule,) = await rules(client, subscription)
         chosen, action, name, created = rule.value
         assert (rule.descriptor, name) == (ULong(0x13700000004), "$Default")
@@ -54,8 +54,8 @@ async def test_a_new_subscription_has_one_rule_for_every_message(server: Served,
         assert isinstance(created, Timestamp)
 
 
-async def test_rules_are_added_listed_and_removed(server: Served, subscription: str) -> None:
-    async with raw(server) as client:
+async def test_rules_are_added_listed_and_removed(server: ServerProcess, subscription: str) -> None:
+    async with connect_raw(server) as client:
         sql = {"sql-filter": {"expression": "color = 'red'"}, "sql-rule-action": {"expression": "SET seen = 1"}}
         correlation = {"correlation-filter": {"label": "order", "to": None, "properties": {"n": 7, "hot": True}}}
         assert (await add(client, subscription, "sql", **sql)).status == 200
@@ -67,16 +67,16 @@ async def test_rules_are_added_listed_and_removed(server: Served, subscription: 
         assert found[2][0].value == [None, None, None, None, "order", None, None, None, {"n": 7, "hot": True}]
         assert [rule.value[2] for rule in await rules(client, subscription, skip=Int(1), top=Int(1))] == ["sql"]
         assert await rules(client, subscription, skip=Int(3)) == []
-        answer = await manage(client, subscription, "com.microsoft:remove-rule", {"rule-name": "SQL"})
+        answer = await request_management(client, subscription, "com.microsoft:remove-rule", {"rule-name": "SQL"})
         assert answer.status == 200
         assert [rule.value[2] for rule in await rules(client, subscription)] == ["$Default", "correlation"]
 
 
-async def test_rules_choose_from_then_on(server: Served, subscription: str) -> None:
+async def test_rules_choose_from_then_on(server: ServerProcess, subscription: str) -> None:
     topic = subscription.partition("/")[0]
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         assert (await add(client, subscription, "red", **{"sql-filter": {"expression": "color = 'red'"}})).status == 200
-        await manage(client, subscription, "com.microsoft:remove-rule", {"rule-name": "$Default"})
+        await request_management(client, subscription, "com.microsoft:remove-rule", {"rule-name": "$Default"})
         sender = await client.attach_sender(topic)
         for color in ("blue", "red"):
             payload = build(
@@ -104,31 +104,33 @@ async def test_rules_choose_from_then_on(server: Served, subscription: str) -> N
     ],
 )
 async def test_a_rule_that_cannot_be_is_refused(
-    server: Served, subscription: str, name: str, description: dict[str, object], status: int
+    server: ServerProcess, subscription: str, name: str, description: dict[str, object], status: int
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         assert (await add(client, subscription, name, **description)).status == status
         assert len(await rules(client, subscription)) == 1
 
 
-async def test_a_rule_that_is_not_there_cannot_be_removed(server: Served, subscription: str) -> None:
-    async with raw(server) as client:
-        answer = await manage(client, subscription, "com.microsoft:remove-rule", {"rule-name": "other"})
+async def test_a_rule_that_is_not_there_cannot_be_removed(server: ServerProcess, subscription: str) -> None:
+    async with connect_raw(server) as client:
+        answer = await request_management(client, subscription, "com.microsoft:remove-rule", {"rule-name": "other"})
         assert (answer.status, answer.condition) == (404, "amqp:not-found")
 
 
-async def test_only_subscriptions_have_rules(server: Served, queue: str, subscription: str) -> None:
-    async with raw(server) as client:
+async def test_only_subscriptions_have_rules(server: ServerProcess, queue: str, subscription: str) -> None:
+    async with connect_raw(server) as client:
         for entity in (queue, subscription.partition("/")[0], f"{subscription}/$DeadLetterQueue"):
-            answer = await manage(client, entity, "com.microsoft:enumerate-rules", {"top": Int(1), "skip": Int(0)})
+            answer = await request_management(
+                client, entity, "com.microsoft:enumerate-rules", {"top": Int(1), "skip": Int(0)}
+            )
             assert (answer.status, answer.condition) == (400, "amqp:not-allowed")
 
 
 @pytest.mark.parametrize("milliseconds", [2**62, -(2**62), 253_402_300_800_000, -62_135_596_800_001])
 async def test_a_time_that_no_rule_can_hold_is_refused_and_other_links_live_on(
-    server: Served, subscription: str, milliseconds: int
+    server: ServerProcess, subscription: str, milliseconds: int
 ) -> None:
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(subscription.partition("/")[0])
         far = {"properties": {"at": Timestamp(milliseconds)}}
         answer = await add(client, subscription, "far", **{"correlation-filter": far})
@@ -137,7 +139,7 @@ async def test_a_time_that_no_rule_can_hold_is_refused_and_other_links_live_on(
 
 
 async def test_values_of_rules_that_came_over_http_are_listed_as_filters_read_them(
-    server: Served, subscription: str
+    server: ServerProcess, subscription: str
 ) -> None:
     values = {
         ("dateTime", " 2026-01-01T00:00:00 "): Timestamp(1_767_225_600_000),
@@ -148,7 +150,7 @@ async def test_values_of_rules_that_came_over_http_are_listed_as_filters_read_th
     }
     for number, (kind, text) in enumerate(values):
         entry = HTTP_RULE.format(f"rule{number}", kind, text)
-        server.ask("PUT", f"{subscription}/rules/rule{number}", entry, expected=201)
-    async with raw(server) as client:
+        server.request("PUT", f"{subscription}/rules/rule{number}", entry, expected=201)
+    async with connect_raw(server) as client:
         found = [rule.value[0].value[-1] for rule in (await rules(client, subscription))[1:]]
     assert found == [{"at": value} for value in values.values()]

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plain.entity import (
-    FAR_MS,
+    FAR_FUTURE_MS,
     accept_session,
     defer,
-    manage,
-    order,
+    order_message,
+    request_management,
     send,
 )
-from tests.plain.raw import raw
+from tests.plain.raw import connect_raw
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.types import Array, Int, Timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.plain.raw import Raw
-    from tests.served import Served
+    from tests.plain.raw import RawClient
+    from tests.served import ServerProcess
 
 LIST = "com.microsoft:get-message-sessions"
 SET = "com.microsoft:set-session-state"
@@ -32,13 +32,13 @@ ALL_MS = 253_402_300_800_000
 
 
 @pytest.fixture
-def queue(server: Served) -> str:
-    return server.make_queue(RequiresSession="true")
+def queue(server: ServerProcess) -> str:
+    return server.create_queue(RequiresSession="true")
 
 
-async def listed(client: Raw, queue: str, *, since_ms: int = ALL_MS, skip: int = 0, top: int = 100) -> list[str]:
+async def listed(client: RawClient, queue: str, *, since_ms: int = ALL_MS, skip: int = 0, top: int = 100) -> list[str]:
     wanted = {"last-updated-time": Timestamp(since_ms), "skip": Int(skip), "top": Int(top)}
-    answer = await manage(client, queue, LIST, wanted)
+    answer = await request_management(client, queue, LIST, wanted)
     if answer.status == 204:
         assert answer.body == {}
         return []
@@ -50,26 +50,26 @@ async def listed(client: Raw, queue: str, *, since_ms: int = ALL_MS, skip: int =
     return [str(name) for name in found.items]
 
 
-async def send_to(client: Raw, queue: str, sessions: Iterable[str]) -> None:
-    await send(client, queue, *[order(number, session=name) for number, name in enumerate(sessions, 1)])
+async def send_to(client: RawClient, queue: str, sessions: Iterable[str]) -> None:
+    await send(client, queue, *[order_message(number, session=name) for number, name in enumerate(sessions, 1)])
 
 
-async def set_state(client: Raw, queue: str, session: str, state: bytes | None) -> None:
+async def set_state(client: RawClient, queue: str, session: str, state: bytes | None) -> None:
     link = await accept_session(client, queue, session)
-    answer = await manage(client, queue, SET, {"session-id": session, "session-state": state})
+    answer = await request_management(client, queue, SET, {"session-id": session, "session-state": state})
     assert answer.status == 200, answer.text
     await client.detach(link)
 
 
-async def test_sessions_with_messages_are_listed_once_each(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_sessions_with_messages_are_listed_once_each(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         assert await listed(client, queue) == []
         await send_to(client, queue, ["b", "a", "b", "", "a", "c" * 128, "Zürich"])
         assert sorted(await listed(client, queue)) == sorted(["", "a", "b", "c" * 128, "Zürich"])
 
 
-async def test_sessions_with_a_state_are_listed_until_it_is_nothing(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_sessions_with_a_state_are_listed_until_it_is_nothing(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         await send_to(client, queue, ["messages", "both"])
         await set_state(client, queue, "both", b"x")
         await set_state(client, queue, "state", b"")
@@ -80,10 +80,12 @@ async def test_sessions_with_a_state_are_listed_until_it_is_nothing(server: Serv
         assert sorted(await listed(client, queue)) == ["both", "messages"]
 
 
-async def test_a_session_whose_messages_are_gone_deferred_or_scheduled_has_none(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_a_session_whose_messages_are_gone_deferred_or_scheduled_has_none(
+    server: ServerProcess, queue: str
+) -> None:
+    async with connect_raw(server) as client:
         await send_to(client, queue, ["gone", "deferred", "held"])
-        await send(client, queue, order(4, session="scheduled", due_ms=FAR_MS))
+        await send(client, queue, order_message(4, session="scheduled", due_ms=FAR_FUTURE_MS))
         gone = await accept_session(client, queue, "gone")
         [delivery] = await client.receive(gone)
         assert await client.settle(gone, delivery, ACCEPTED) is None
@@ -94,8 +96,8 @@ async def test_a_session_whose_messages_are_gone_deferred_or_scheduled_has_none(
         assert await listed(client, queue) == ["held"]
 
 
-async def test_by_time_those_are_listed_whose_state_was_set_after_it(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_by_time_those_are_listed_whose_state_was_set_after_it(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         await send_to(client, queue, ["messages"])
         before_ms = int(time.time() * 1000) - 1
         await set_state(client, queue, "a", b"1")
@@ -122,10 +124,10 @@ async def a_moment_between() -> int:
 @pytest.mark.parametrize("by_time", [False, True], ids=["all", "by time"])
 @pytest.mark.parametrize("top", [1, 3, 7, 10, 25, 1_000])
 async def test_pages_make_up_the_whole_list_without_a_gap_or_a_repetition(
-    server: Served, queue: str, top: int, *, by_time: bool
+    server: ServerProcess, queue: str, top: int, *, by_time: bool
 ) -> None:
     names = [f"session {number:02}" for number in range(25)]
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         if by_time:
             for name in names:
                 await set_state(client, queue, name, b"x")
@@ -139,8 +141,8 @@ async def test_pages_make_up_the_whole_list_without_a_gap_or_a_repetition(
         assert len(found) == len(names)
 
 
-async def test_a_page_can_begin_anywhere(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_a_page_can_begin_anywhere(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         await send_to(client, queue, [f"session {number:02}" for number in range(10)])
         whole = await listed(client, queue)
         for skip in (7, 3, 9, 0, 10, 2_147_483_647):
@@ -148,21 +150,21 @@ async def test_a_page_can_begin_anywhere(server: Served, queue: str) -> None:
             assert await listed(client, queue, skip=skip, top=2_147_483_647) == whole[skip:]
 
 
-async def test_everything_is_asked_for_if_nothing_is_said(server: Served, queue: str) -> None:
-    async with raw(server) as client:
+async def test_everything_is_asked_for_if_nothing_is_said(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
         await send_to(client, queue, ["a", "b"])
-        answer = await manage(client, queue, LIST)
+        answer = await request_management(client, queue, LIST)
         assert answer.body["sessions-ids"].items == ["a", "b"]
 
 
-async def test_a_queue_without_sessions_has_no_list_of_them(server: Served, queue: str) -> None:
-    plain = server.make_queue()
-    async with raw(server) as client:
+async def test_a_queue_without_sessions_has_no_list_of_them(server: ServerProcess, queue: str) -> None:
+    plain = server.create_queue()
+    async with connect_raw(server) as client:
         for entity in (
             plain,
             f"{plain}/$DeadLetterQueue",
             f"{queue}/$DeadLetterQueue",
         ):
-            answer = await manage(client, entity, LIST)
+            answer = await request_management(client, entity, LIST)
             assert (answer.status, answer.condition) == (400, "amqp:not-allowed")
             assert entity in answer.text

@@ -9,21 +9,21 @@ from proton import Message
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
 
-from tests.plain.coordinator import control
-from tests.plain.raw import raw
-from tests.served import PATIENCE_S
+from tests.plain.coordinator import attach_coordinator
+from tests.plain.raw import connect_raw
+from tests.served import TIMEOUT_S
 from twinbus.amqp.message import Properties, build, data, value
 from twinbus.amqp.outcomes import ACCEPTED, Declare, TransactionalState
 from twinbus.amqp.terminus import Source
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 class Program(MessagingHandler, TransactionHandler):
     """Receives `count` messages, and sends as many, in one transaction, which it ends as it is told to."""
 
-    def __init__(self, server: Served, queue: str, *, receives: int, sends: int, commits: bool) -> None:
+    def __init__(self, server: ServerProcess, queue: str, *, receives: int, sends: int, commits: bool) -> None:
         super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
         self._server = server
         self._queue = queue
@@ -47,7 +47,7 @@ class Program(MessagingHandler, TransactionHandler):
         self.sender = event.container.create_sender(self.connection, self._queue)
         self.receiver = event.container.create_receiver(self.connection, self._queue)
         self.container.declare_transaction(self.connection, handler=self)
-        self.timeout = event.container.schedule(PATIENCE_S, self)
+        self.timeout = event.container.schedule(TIMEOUT_S, self)
 
     def on_timer_task(self, event: Any) -> None:  # noqa: ANN401, ARG002
         self.log.append("timeout")
@@ -103,14 +103,14 @@ class _Close(MessagingHandler):
         self._connection.close()
 
 
-def run(server: Served, queue: str, *, receives: int = 0, sends: int = 0, commits: bool = True) -> Program:
+def run(server: ServerProcess, queue: str, *, receives: int = 0, sends: int = 0, commits: bool = True) -> Program:
     program = Program(server, queue, receives=receives, sends=sends, commits=commits)
     Container(program).run()
     return program
 
 
-async def fill(server: Served, queue: str, count: int) -> None:
-    async with raw(server) as client:
+async def fill(server: ServerProcess, queue: str, count: int) -> None:
+    async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for number in range(count):
             assert await client.send(link, order(f"old {number}")) is None
@@ -120,97 +120,97 @@ def order(name: str) -> bytes:
     return build(properties=Properties(message_id=name), body=data(name.encode()))
 
 
-def test_proton_commits_sends(server: Served, queue: str) -> None:
+def test_proton_commits_sends(server: ServerProcess, queue: str) -> None:
     program = run(server, queue, sends=3)
     assert program.log == ["committed"]
-    assert server.counts(queue) == (3, 0)
+    assert server.message_counts(queue) == (3, 0)
 
 
-def test_proton_rolls_back_sends(server: Served, queue: str) -> None:
+def test_proton_rolls_back_sends(server: ServerProcess, queue: str) -> None:
     program = run(server, queue, sends=3, commits=False)
     assert program.log == ["aborted"]
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-async def test_proton_commits_accepts_and_sends(server: Served, queue: str) -> None:
+async def test_proton_commits_accepts_and_sends(server: ServerProcess, queue: str) -> None:
     await fill(server, queue, 4)
     program = run(server, queue, receives=3, sends=2)
     assert program.log == ["committed"]
     assert len(program.received) == 3
-    assert server.counts(queue) == (3, 0)
+    assert server.message_counts(queue) == (3, 0)
 
 
-async def test_what_proton_accepted_and_rolled_back_is_there_at_once(server: Served, queue: str) -> None:
+async def test_what_proton_accepted_and_rolled_back_is_there_at_once(server: ServerProcess, queue: str) -> None:
     await fill(server, queue, 2)
     assert run(server, queue, receives=2, sends=2, commits=False).log == ["aborted"]
     program = run(server, queue, receives=2)
     assert program.received == ["old 0", "old 1"]
     assert program.log == ["committed"]
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
 # --- frame by frame ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_send_is_answered_on_condition(server: Served, queue: str) -> None:
-    async with raw(server) as client:
-        coordinator, link = await control(client), await client.attach_sender(queue)
+async def test_a_send_is_answered_on_condition(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
+        coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         txn_id = await coordinator.declare()
         state = await client.send_for_state(link, order("1"), state=TransactionalState(txn_id=txn_id))
         assert isinstance(state, TransactionalState)
         assert (state.txn_id, state.outcome) == (txn_id, ACCEPTED)
-        assert server.counts(queue) == (0, 0)
+        assert server.message_counts(queue) == (0, 0)
         assert await coordinator.discharge(txn_id) is None
-        assert server.counts(queue) == (1, 0)
+        assert server.message_counts(queue) == (1, 0)
 
 
 @pytest.mark.parametrize("fail", [False, True])
-async def test_an_unknown_transaction_is_refused(server: Served, queue: str, *, fail: bool) -> None:
-    async with raw(server) as client:
-        coordinator, link = await control(client), await client.attach_sender(queue)
+async def test_an_unknown_transaction_is_refused(server: ServerProcess, queue: str, *, fail: bool) -> None:
+    async with connect_raw(server) as client:
+        coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         assert await coordinator.discharge(b"nonsense", fail=fail) == "amqp:transaction:unknown-id"
         state = TransactionalState(txn_id=b"nonsense")
         assert await client.send(link, order("1"), state=state) == "amqp:transaction:unknown-id"
         txn_id = await coordinator.declare()
         assert await coordinator.discharge(txn_id) is None
         assert await coordinator.discharge(txn_id) == "amqp:transaction:unknown-id"
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-async def test_a_transaction_is_its_connections_own(server: Served, queue: str) -> None:
-    async with raw(server) as client, raw(server) as other:
-        coordinator, link = await control(client), await other.attach_sender(queue)
+async def test_a_transaction_is_its_connections_own(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client, connect_raw(server) as other:
+        coordinator, link = await attach_coordinator(client), await other.attach_sender(queue)
         state = TransactionalState(txn_id=await coordinator.declare())
         assert await other.send(link, order("1"), state=state) == "amqp:transaction:unknown-id"
 
 
-async def test_another_entity_is_refused_and_nothing_is_done(server: Served, queue: str) -> None:
-    second = server.make_queue()
-    async with raw(server) as client:
-        coordinator = await control(client)
+async def test_another_entity_is_refused_and_nothing_is_done(server: ServerProcess, queue: str) -> None:
+    second = server.create_queue()
+    async with connect_raw(server) as client:
+        coordinator = await attach_coordinator(client)
         links = [await client.attach_sender(queue), await client.attach_sender(second)]
         txn_id = await coordinator.declare()
         state = TransactionalState(txn_id=txn_id)
         assert await client.send(links[0], order("1"), state=state) is None
         assert await client.send(links[1], order("2"), state=state) == "amqp:not-allowed"
         assert await coordinator.discharge(txn_id) == "amqp:transaction:rollback"
-    assert server.counts(queue) == server.counts(second) == (0, 0)
+    assert server.message_counts(queue) == server.message_counts(second) == (0, 0)
 
 
-async def test_the_end_of_the_control_link_rolls_back(server: Served, queue: str) -> None:
-    async with raw(server) as client:
-        coordinator, link = await control(client), await client.attach_sender(queue)
+async def test_the_end_of_the_control_link_rolls_back(server: ServerProcess, queue: str) -> None:
+    async with connect_raw(server) as client:
+        coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         txn_id = await coordinator.declare()
         state = TransactionalState(txn_id=txn_id)
         assert await client.send(link, order("1"), state=state) is None
         await client.detach(coordinator.link)
         assert await client.send(link, order("2"), state=state) == "amqp:transaction:unknown-id"
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-async def test_what_the_coordinator_does_not_know_is_refused(server: Served) -> None:
-    async with raw(server) as client:
-        coordinator = await control(client)
+async def test_what_the_coordinator_does_not_know_is_refused(server: ServerProcess) -> None:
+    async with connect_raw(server) as client:
+        coordinator = await attach_coordinator(client)
         for body in (value("declare"), value(None), data(b"declare")):
             assert await client.send(coordinator.link, build(body=body)) == "amqp:decode-error"
         assert await client.send(coordinator.link, b"\xff") == "amqp:decode-error"
@@ -218,9 +218,9 @@ async def test_what_the_coordinator_does_not_know_is_refused(server: Served) -> 
         assert await coordinator.declare()
 
 
-async def test_no_more_open_transactions_than_a_connection_may_have(server: Served) -> None:
-    async with raw(server) as client:
-        coordinator = await control(client)
+async def test_no_more_open_transactions_than_a_connection_may_have(server: ServerProcess) -> None:
+    async with connect_raw(server) as client:
+        coordinator = await attach_coordinator(client)
         ids = [await coordinator.declare() for _ in range(100)]
         assert len(set(ids)) == 100
         assert await client.send(coordinator.link, build(body=value(Declare()))) == "com.microsoft:server-busy"
@@ -228,10 +228,10 @@ async def test_no_more_open_transactions_than_a_connection_may_have(server: Serv
         assert await coordinator.declare()
 
 
-async def test_no_more_bytes_than_the_transactions_of_a_connection_may_hold(server: Served, queue: str) -> None:
+async def test_no_more_bytes_than_the_transactions_of_a_connection_may_hold(server: ServerProcess, queue: str) -> None:
     large = build(properties=Properties(message_id="1"), body=data(bytes(250_000)))
-    async with raw(server) as client:
-        coordinator, link = await control(client), await client.attach_sender(queue)
+    async with connect_raw(server) as client:
+        coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         ids = [await coordinator.declare() for _ in range(3)]
         refused = [
             await client.send(link, large, state=TransactionalState(txn_id=ids[number // 90])) for number in range(270)
@@ -243,13 +243,13 @@ async def test_no_more_bytes_than_the_transactions_of_a_connection_may_hold(serv
         assert await coordinator.discharge(ids[2]) == "amqp:transaction:rollback"
         state = TransactionalState(txn_id=await coordinator.declare())
         assert await client.send(link, large, state=state) is None
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
 @pytest.mark.parametrize("what", ["declare", "send", "request"])
-async def test_what_is_settled_already_is_not_answered(server: Served, queue: str, what: str) -> None:
-    async with raw(server) as client:
-        coordinator, link = await control(client), await client.attach_sender(queue)
+async def test_what_is_settled_already_is_not_answered(server: ServerProcess, queue: str, what: str) -> None:
+    async with connect_raw(server) as client:
+        coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         requests = await client.attach_sender(f"{queue}/$management")
         txn_id = await coordinator.declare()
         state = TransactionalState(txn_id=txn_id)
@@ -262,16 +262,18 @@ async def test_what_is_settled_already_is_not_answered(server: Served, queue: st
         assert await client.send(link, order("2"), state=state) is None
         expected = "amqp:transaction:rollback" if what == "request" else None
         assert await coordinator.discharge(txn_id) == expected
-    assert server.counts(queue)[0] == {"declare": 1, "send": 2, "request": 0}[what]
+    assert server.message_counts(queue)[0] == {"declare": 1, "send": 2, "request": 0}[what]
 
 
-async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_is_rolled_back(server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_is_rolled_back(
+    server: ServerProcess,
+) -> None:
+    queue = server.create_queue(RequiresSession="true")
     source = Source(address=queue, filter={"com.microsoft:session-filter": None})
-    async with raw(server) as client:
+    async with connect_raw(server) as client:
         payload = build(properties=Properties(message_id="1", group_id="s"), body=data(b"1"))
         assert await client.send(await client.attach_sender(queue), payload) is None
-        coordinator, link = await control(client), await client.attach_receiver(queue, source=source)
+        coordinator, link = await attach_coordinator(client), await client.attach_receiver(queue, source=source)
         (delivery,) = await client.receive(link)
         txn_id = await coordinator.declare()
         link.settle([delivery], TransactionalState(txn_id=txn_id, outcome=ACCEPTED))
@@ -279,14 +281,14 @@ async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_i
         assert len(await client.receive(link)) == 1
 
 
-async def test_a_settlement_that_is_refused_fails_it(server: Served, queue: str) -> None:
+async def test_a_settlement_that_is_refused_fails_it(server: ServerProcess, queue: str) -> None:
     await fill(server, queue, 1)
-    async with raw(server) as client:
-        coordinator, link = await control(client), await client.attach_receiver(queue)
+    async with connect_raw(server) as client:
+        coordinator, link = await attach_coordinator(client), await client.attach_receiver(queue)
         to = await client.attach_sender(queue)
         (delivery,) = await client.receive(link)
         txn_id = await coordinator.declare()
         assert await client.send(to, order("1"), state=TransactionalState(txn_id=txn_id)) is None
         assert await client.settle(link, delivery, TransactionalState(txn_id=txn_id)) == "amqp:not-allowed"
         assert await coordinator.discharge(txn_id) == "amqp:transaction:rollback"
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)

@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TESTS: Final = Path(__file__).parents[1]
-_DEEP: Final = 40
+_MAX_DEPTH: Final = 40
 """Calls within calls, at most."""
 
 AnyFunction: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class ClassOf(NamedTuple):
+class ClassRef(NamedTuple):
     """A class, by where it is defined."""
 
     file: Path
     name: str
 
 
-class Thing(NamedTuple):
+class InferredValue(NamedTuple):
     """What an expression may be: an instance of a class, the class itself, a function, or a tuple of things."""
 
     kind: str
-    owner: ClassOf | None = None
+    owner: ClassRef | None = None
     function: tuple[Path, str, int] | None = None
-    items: tuple[frozenset[Thing], ...] = ()
+    items: tuple[frozenset[InferredValue], ...] = ()
 
 
-Things: TypeAlias = frozenset[Thing]
-NOTHING: Final[Things] = frozenset()
+InferredValues: TypeAlias = frozenset[InferredValue]
+NOTHING: Final[InferredValues] = frozenset()
 
 
 @dataclass
-class Found:
+class FoundCalls:
     """All that a test does, itself and by its helpers."""
 
-    calls: set[tuple[ClassOf, str]] = field(default_factory=set)
+    calls: set[tuple[ClassRef, str]] = field(default_factory=set)
     sources: list[str] = field(default_factory=list)
 
     def has(self, kind: type, method: str) -> bool:
         """Whether the method is called on an object of that class, or of one derived from it."""
         wanted = class_of(kind)
-        return any(name == method and wanted in lineage(owner) for owner, name in self.calls)
+        return any(name == method and wanted in class_hierarchy(owner) for owner, name in self.calls)
 
     def mentions(self, text: str) -> bool:
         """Whether a text stands in the test, or in what it uses."""
@@ -154,15 +154,15 @@ def _file_of(name: str) -> Path | None:
     return Path(spec.origin)
 
 
-def class_of(kind: type) -> ClassOf:
+def class_of(kind: type) -> ClassRef:
     """A class that is there."""
     file = inspect.getsourcefile(kind)
     assert file is not None
-    return ClassOf(Path(file), kind.__name__)
+    return ClassRef(Path(file), kind.__name__)
 
 
 @cache
-def lineage(owner: ClassOf) -> tuple[ClassOf, ...]:
+def class_hierarchy(owner: ClassRef) -> tuple[ClassRef, ...]:
     """A class and those that it is derived from, as far as they are known."""
     known = module(owner.file)
     found = [owner]
@@ -170,23 +170,23 @@ def lineage(owner: ClassOf) -> tuple[ClassOf, ...]:
         plain = base.value if isinstance(base, ast.Subscript) else base
         for thing in _look_up(known, plain.id) if isinstance(plain, ast.Name) else NOTHING:
             if thing.kind == "class" and thing.owner is not None:
-                found += lineage(thing.owner)
+                found += class_hierarchy(thing.owner)
     return tuple(found)
 
 
-def _look_up(known: Module, name: str) -> Things:
+def _look_up(known: Module, name: str) -> InferredValues:
     """What a name means in a module."""
     return _look_up_in(known.file, name)
 
 
 @cache
-def _look_up_in(file: Path, name: str, depth: int = 0) -> Things:
+def _look_up_in(file: Path, name: str, depth: int = 0) -> InferredValues:
     known = module(file)
     if name in known.classes:
-        return frozenset({Thing("class", ClassOf(known.file, name))})
+        return frozenset({InferredValue("class", ClassRef(known.file, name))})
     if name in known.functions:
-        return frozenset({Thing("function", None, (known.file, "", known.functions[name].lineno))})
-    if name in known.imports and depth < _DEEP:
+        return frozenset({InferredValue("function", None, (known.file, "", known.functions[name].lineno))})
+    if name in known.imports and depth < _MAX_DEPTH:
         where, what = known.imports[name]
         source = _file_of(where)
         if source is not None and what is not None:
@@ -194,7 +194,7 @@ def _look_up_in(file: Path, name: str, depth: int = 0) -> Things:
             if found:
                 return found
     if name in known.values:
-        return _Walk(Found()).infer(known.values[name], _Scope(known, None, {}), 0)
+        return _Walk(FoundCalls()).infer(known.values[name], _Scope(known, None, {}), 0)
     return NOTHING
 
 
@@ -221,9 +221,9 @@ def _is(function: AnyFunction, decorator: str) -> bool:
 
 
 @cache
-def _member(owner: ClassOf, name: str) -> tuple[ClassOf, AnyFunction] | None:
+def _member(owner: ClassRef, name: str) -> tuple[ClassRef, AnyFunction] | None:
     """The method or property of that name, and the class that has it."""
-    for one in lineage(owner):
+    for one in class_hierarchy(owner):
         for node in module(one.file).classes[one.name].body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
                 return one, node
@@ -233,27 +233,27 @@ def _member(owner: ClassOf, name: str) -> tuple[ClassOf, AnyFunction] | None:
 @dataclass
 class _Scope:
     known: Module
-    self_is: ClassOf | None
-    names: dict[str, Things]
+    self_is: ClassRef | None
+    names: dict[str, InferredValues]
 
 
 class _Walk:
     """Through one test."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: FoundCalls) -> None:
         self.found = found
-        self._returned: dict[object, Things] = {}
+        self._returned: dict[object, InferredValues] = {}
         """By call: what it returns. One that is not finished yet returns nothing that is known."""
-        self._fields: dict[tuple[ClassOf, str], Things] = {}
+        self._fields: dict[tuple[ClassRef, str], InferredValues] = {}
 
     # --- functions ----------------------------------------------------------------------------------------------------
 
     def enter(
-        self, known: Module, function: AnyFunction, owner: ClassOf | None, given: list[Things], depth: int
-    ) -> Things:
+        self, known: Module, function: AnyFunction, owner: ClassRef | None, given: list[InferredValues], depth: int
+    ) -> InferredValues:
         """Follow a call; what it returns, if its annotation does not say."""
         key = (known.file, function.lineno, owner, tuple(given))
-        if key in self._returned or depth > _DEEP:
+        if key in self._returned or depth > _MAX_DEPTH:
             return self._returned.get(key, NOTHING)
         self._returned[key] = NOTHING
         self.found.sources.append(known.source_of(function))
@@ -271,13 +271,13 @@ class _Walk:
                 self.found.sources += _value_of(known.file, node.id)
 
     def _parameters(
-        self, known: Module, function: AnyFunction, owner: ClassOf | None, given: list[Things]
-    ) -> dict[str, Things]:
-        names: dict[str, Things] = {}
+        self, known: Module, function: AnyFunction, owner: ClassRef | None, given: list[InferredValues]
+    ) -> dict[str, InferredValues]:
+        names: dict[str, InferredValues] = {}
         arguments = [*function.args.posonlyargs, *function.args.args]
         if owner is not None and arguments and not _is(function, "staticmethod"):
             kind = "class" if _is(function, "classmethod") else "instance"
-            names[arguments[0].arg] = frozenset({Thing(kind, owner)})
+            names[arguments[0].arg] = frozenset({InferredValue(kind, owner)})
             arguments = arguments[1:]
         for place, argument in enumerate(arguments):
             known_by = self.annotated(argument.annotation, known)
@@ -286,19 +286,19 @@ class _Walk:
             names[argument.arg] = self.annotated(argument.annotation, known)
         return names
 
-    def _body(self, body: list[ast.stmt], scope: _Scope, depth: int) -> Things:
-        returned: Things = NOTHING
+    def _body(self, body: list[ast.stmt], scope: _Scope, depth: int) -> InferredValues:
+        returned: InferredValues = NOTHING
         for node in body:
             returned |= self._statement(node, scope, depth)
         return returned
 
-    def _statement(self, node: ast.stmt, scope: _Scope, depth: int) -> Things:  # noqa: C901, PLR0912  # as above
-        returned: Things = NOTHING
+    def _statement(self, node: ast.stmt, scope: _Scope, depth: int) -> InferredValues:  # noqa: C901, PLR0912  # as above
+        returned: InferredValues = NOTHING
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = _Scope(scope.known, scope.self_is, scope.names | self._parameters(scope.known, node, None, []))
             result = self._body(node.body, inner, depth)
             declared = self.annotated(node.returns, scope.known)
-            scope.names[node.name] = frozenset({Thing("returns", None, None, (declared or result,))})
+            scope.names[node.name] = frozenset({InferredValue("returns", None, None, (declared or result,))})
             return NOTHING
         if isinstance(node, ast.Return):
             return self.infer(node.value, scope, depth) if node.value is not None else NOTHING
@@ -330,7 +330,7 @@ class _Walk:
                     self.infer(child, scope, depth)
         return returned
 
-    def _bind(self, target: ast.expr, value: Things, scope: _Scope, depth: int) -> None:
+    def _bind(self, target: ast.expr, value: InferredValues, scope: _Scope, depth: int) -> None:
         if isinstance(target, ast.Name):
             scope.names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
@@ -343,13 +343,13 @@ class _Walk:
 
     # --- annotations --------------------------------------------------------------------------------------------------
 
-    def annotated(self, node: ast.expr | None, known: Module) -> Things:  # noqa: PLR0911  # one for each form
+    def annotated(self, node: ast.expr | None, known: Module) -> InferredValues:  # noqa: PLR0911  # one for each form
         """What an annotation promises."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node = ast.parse(node.value, mode="eval").body
         if isinstance(node, ast.Name):
             return frozenset(
-                Thing("instance", thing.owner) for thing in _look_up(known, node.id) if thing.kind == "class"
+                InferredValue("instance", thing.owner) for thing in _look_up(known, node.id) if thing.kind == "class"
             )
         if isinstance(node, ast.BinOp):
             return self.annotated(node.left, known) | self.annotated(node.right, known)
@@ -360,7 +360,7 @@ class _Walk:
                 return NOTHING
             if name in {"tuple", "Tuple"}:
                 items = tuple(self.annotated(part, known) for part in parts)
-                return frozenset({Thing("tuple", None, None, items)}) if any(items) else NOTHING
+                return frozenset({InferredValue("tuple", None, None, items)}) if any(items) else NOTHING
             if name in {"Optional", "Union"}:
                 return frozenset().union(*[self.annotated(part, known) for part in parts])
             own = self.annotated(node.value, known)
@@ -369,7 +369,7 @@ class _Walk:
 
     # --- expressions --------------------------------------------------------------------------------------------------
 
-    def infer(self, node: ast.expr, scope: _Scope, depth: int) -> Things:  # noqa: C901, PLR0911  # one for each form
+    def infer(self, node: ast.expr, scope: _Scope, depth: int) -> InferredValues:  # noqa: C901, PLR0911  # one for each form
         """What an expression may be; whatever is called in it is found."""
         if isinstance(node, ast.Name):
             return scope.names[node.id] if node.id in scope.names else _look_up(scope.known, node.id)
@@ -384,11 +384,11 @@ class _Walk:
             return value
         if isinstance(node, ast.Tuple):
             items = tuple(self.infer(part, scope, depth) for part in node.elts)
-            return frozenset({Thing("tuple", None, None, items)}) if any(items) else NOTHING
+            return frozenset({InferredValue("tuple", None, None, items)}) if any(items) else NOTHING
         if isinstance(node, ast.Lambda):
             names = {argument.arg: NOTHING for argument in node.args.args}
             result = self.infer(node.body, _Scope(scope.known, scope.self_is, scope.names | names), depth)
-            return frozenset({Thing("returns", None, None, (result,))})
+            return frozenset({InferredValue("returns", None, None, (result,))})
         if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             return self._comprehension(node, scope, depth)
         if isinstance(node, ast.IfExp):
@@ -404,7 +404,7 @@ class _Walk:
 
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: _Scope, depth: int
-    ) -> Things:
+    ) -> InferredValues:
         inner = _Scope(scope.known, scope.self_is, dict(scope.names))
         for part in node.generators:
             self._bind(part.target, self.infer(part.iter, inner, depth), inner, depth)
@@ -415,8 +415,8 @@ class _Walk:
             return self.infer(node.value, inner, depth)
         return self.infer(node.elt, inner, depth)
 
-    def _attribute(self, value: Things, name: str, depth: int) -> Things:
-        result: Things = NOTHING
+    def _attribute(self, value: InferredValues, name: str, depth: int) -> InferredValues:
+        result: InferredValues = NOTHING
         for thing in value:
             if thing.owner is None or thing.kind not in {"instance", "class"}:
                 continue
@@ -424,7 +424,7 @@ class _Walk:
             result |= self._of_class(thing, name, depth)
         return result
 
-    def _of_class(self, thing: Thing, name: str, depth: int) -> Things:
+    def _of_class(self, thing: InferredValue, name: str, depth: int) -> InferredValues:
         assert thing.owner is not None
         member = _member(thing.owner, name)
         if member is None:
@@ -432,17 +432,17 @@ class _Walk:
         home, function = member
         if _is(function, "property"):
             return self._called(home, function, thing.owner, [], depth)
-        return frozenset({Thing("method", thing.owner, (home.file, name, function.lineno))})
+        return frozenset({InferredValue("method", thing.owner, (home.file, name, function.lineno))})
 
-    def _field(self, owner: ClassOf, name: str, depth: int) -> Things:
+    def _field(self, owner: ClassRef, name: str, depth: int) -> InferredValues:
         """What `self.name` is; or, of something that hands calls on (`__getattr__`), what that has."""
         if (owner, name) not in self._fields:
             self._fields[owner, name] = NOTHING
             self._fields[owner, name] = self._find_field(owner, name, depth)
         return self._fields[owner, name]
 
-    def _find_field(self, owner: ClassOf, name: str, depth: int) -> Things:
-        for one in lineage(owner):
+    def _find_field(self, owner: ClassRef, name: str, depth: int) -> InferredValues:
+        for one in class_hierarchy(owner):
             known = module(one.file)
             for node in known.classes[one.name].body:
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
@@ -459,8 +459,10 @@ class _Walk:
                     return self._attribute(self._field(owner, target, depth + 1), name, depth)
         return NOTHING
 
-    def _assigned_in(self, known: Module, function: AnyFunction, owner: ClassOf, name: str, depth: int) -> Things:
-        if depth > _DEEP:
+    def _assigned_in(
+        self, known: Module, function: AnyFunction, owner: ClassRef, name: str, depth: int
+    ) -> InferredValues:
+        if depth > _MAX_DEPTH:
             return NOTHING
         scope = _Scope(known, owner, self._parameters(known, function, owner, []))
         for node in ast.walk(function):
@@ -471,14 +473,14 @@ class _Walk:
                 return self.infer(node.value, scope, depth + 1)
         return NOTHING
 
-    def _call(self, node: ast.Call, scope: _Scope, depth: int) -> Things:
+    def _call(self, node: ast.Call, scope: _Scope, depth: int) -> InferredValues:
         if isinstance(node.func, ast.Name) and node.func.id == "cast":
             self.infer(node.args[1], scope, depth)
             return self.annotated(node.args[0], scope.known)
         callee = self.infer(node.func, scope, depth)
         given = [self.infer(argument, scope, depth) for argument in node.args]
         named = [self.infer(keyword.value, scope, depth) for keyword in node.keywords]
-        result: Things = NOTHING
+        result: InferredValues = NOTHING
         for thing in callee:
             result |= self._result(thing, given, depth)
         if not result:  # what only hands calls on returns what it is given to call
@@ -486,34 +488,34 @@ class _Walk:
                 if one.kind == "returns":
                     result |= one.items[0]
                 elif one.kind == "class":
-                    result |= {Thing("instance", one.owner)}
+                    result |= {InferredValue("instance", one.owner)}
                 elif one.kind == "method" and not callee:
                     result |= self._result(one, [], depth)
         return result
 
-    def _result(self, thing: Thing, given: list[Things], depth: int) -> Things:
+    def _result(self, thing: InferredValue, given: list[InferredValues], depth: int) -> InferredValues:
         if thing.kind == "returns":
             return thing.items[0]
         if thing.kind == "class" and thing.owner is not None:
             made = _member(thing.owner, "__init__")
             if made is not None and made[0].file.is_relative_to(TESTS):
                 self.enter(module(made[0].file), made[1], thing.owner, given, depth + 1)
-            return frozenset({Thing("instance", thing.owner)})
+            return frozenset({InferredValue("instance", thing.owner)})
         if thing.function is None:
             return NOTHING
         file, _, line = thing.function
-        return self._called(ClassOf(file, ""), _function_at(file, line), thing.owner, given, depth)
+        return self._called(ClassRef(file, ""), _function_at(file, line), thing.owner, given, depth)
 
     def _called(
-        self, home: ClassOf, function: AnyFunction, owner: ClassOf | None, given: list[Things], depth: int
-    ) -> Things:
+        self, home: ClassRef, function: AnyFunction, owner: ClassRef | None, given: list[InferredValues], depth: int
+    ) -> InferredValues:
         known = module(home.file)
-        result: Things = NOTHING
+        result: InferredValues = NOTHING
         if home.file.is_relative_to(TESTS):
             result = self.enter(known, function, owner, given, depth + 1)
         declared = self.annotated(function.returns, known)
         if not declared and owner is not None and "Self" in ast.unparse(function.returns or ast.Constant("")):
-            declared = frozenset({Thing("instance", owner)})
+            declared = frozenset({InferredValue("instance", owner)})
         return declared or result
 
 
@@ -522,9 +524,9 @@ def _is_own(node: ast.expr, name: str) -> bool:
     return ast.unparse(node) == f"self.{name}"
 
 
-def _item(value: Things, place: int, count: int) -> Things:
+def _item(value: InferredValues, place: int, count: int) -> InferredValues:
     """One of the parts that something is taken apart into."""
-    result: Things = NOTHING
+    result: InferredValues = NOTHING
     for thing in value:
         if thing.kind != "tuple":
             result |= {thing}
@@ -544,19 +546,19 @@ def _conftests(file: Path) -> Iterator[Module]:
 
 
 @cache
-def calls_of(file: Path, name: str) -> Found:
+def calls_of(file: Path, name: str) -> FoundCalls:
     """All that a test calls: `test_name`, or `TestClass::test_name`."""
     known, owner = module(file), None
     if "::" in name:
         kind, _, name = name.partition("::")
-        owner = ClassOf(file, kind)
+        owner = ClassRef(file, kind)
         member = _member(owner, name)
         assert member is not None, f"{file} has no {kind}.{name}"
         function = member[1]
     else:
         assert name in known.functions, f"{file} has no {name}"
         function = known.functions[name]
-    found = Found()
+    found = FoundCalls()
     walk = _Walk(found)
     walk.enter(known, function, owner, [], 0)
     _use_fixtures(walk, known, function, set())

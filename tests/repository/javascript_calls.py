@@ -30,7 +30,7 @@ MAKES: Final = {
 }
 """Methods of the SDK that make objects, and of which class these are."""
 NOTHING: Final[Kinds] = frozenset()
-_DEEP: Final = 8
+_MAX_DEPTH: Final = 8
 _BLANKED: Final = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`", re.DOTALL
 )
@@ -108,7 +108,7 @@ def _items(text: str) -> list[str]:
     return _parts(text[match.end() + 1 : _closing(text, match.end()) - 1]) if match is not None else []
 
 
-class Program:
+class JavaScriptFile:
     """One file: its tests by their titles, its helpers, and what stands outside of both."""
 
     def __init__(self, file: Path) -> None:
@@ -136,9 +136,9 @@ class Program:
 
 
 @cache
-def program(file: Path) -> Program:
+def read_program(file: Path) -> JavaScriptFile:
     """A file, read once."""
-    return Program(file)
+    return JavaScriptFile(file)
 
 
 class _Walk:
@@ -205,7 +205,7 @@ class _Walk:
         """Follow a call of a helper; the class of what it returns."""
         helper = self._helpers.get(name)
         key = (name, tuple(given))
-        if helper is None or depth > _DEEP:
+        if helper is None or depth > _MAX_DEPTH:
             return NOTHING
         if key not in self._results:
             self._results[key] = NOTHING
@@ -225,7 +225,7 @@ class _Walk:
 @cache
 def calls_of(file: Path, title: str) -> Calls:
     """All that a test calls, itself and by its helpers: pairs of a class and a method."""
-    here, shared = program(file), program(file.parent / "bus.js")
+    here, shared = read_program(file), read_program(file.parent / "bus.js")
     assert title in here.tests, f"{file.name} has no test {title!r}"
     walk = _Walk({**shared.functions, **here.functions})
     walk.outside = walk.region(shared.outside, {}, 0)

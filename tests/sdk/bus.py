@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-class Driver:
+class ClientDriver:
     """How calls of one kind of client are made."""
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
@@ -41,10 +41,10 @@ class Driver:
         raise NotImplementedError
 
     def run(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # whatever the SDK returns
-        return self.start(call).result(PATIENCE_S)
+        return self.start(call).result(TIMEOUT_S)
 
 
-class Threads(Driver):
+class SyncDriver(ClientDriver):
     """For the sync client: each call has a thread, so that one which hangs harms nobody."""
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
@@ -60,7 +60,7 @@ class Threads(Driver):
         return future
 
 
-class Loop(Driver):
+class AsyncDriver(ClientDriver):
     """For the aio client: one loop for all."""
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class Loop(Driver):
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._loop.close()
 
 
-class Calls:
+class DriverCalls:
     """Something of the SDK that needs no opening: a receiver's session, or the client for queues themselves."""
 
-    def __init__(self, driver: Driver, called: Any) -> None:  # noqa: ANN401  # of either kind
+    def __init__(self, driver: ClientDriver, called: Any) -> None:  # noqa: ANN401  # of either kind
         self._driver = driver
         self.called = called
 
@@ -95,10 +95,10 @@ class Calls:
         return lambda *arguments, **named: self._driver.run(lambda: found(*arguments, **named))
 
 
-class Handle:
+class LinkHandle:
     """A sender or receiver; its methods are those of the SDK's own."""
 
-    def __init__(self, driver: Driver, handler: Any) -> None:  # noqa: ANN401  # of either kind
+    def __init__(self, driver: ClientDriver, handler: Any) -> None:  # noqa: ANN401  # of either kind
         self._driver = driver
         self._handler = handler
         self._opening = driver.start(getattr(handler, "__enter__", None) or handler.__aenter__)
@@ -110,19 +110,19 @@ class Handle:
 
         def call(*arguments: object, **named: object) -> object:
             if name != "close":
-                self._opening.result(PATIENCE_S)
+                self._opening.result(TIMEOUT_S)
             return self._driver.run(lambda: found(*arguments, **named))
 
         return call
 
     @property
-    def session(self) -> Calls:
+    def session(self) -> DriverCalls:
         """The session that a receiver has, once it has it."""
-        self._opening.result(PATIENCE_S)
-        return Calls(self._driver, self._handler.session)
+        self._opening.result(TIMEOUT_S)
+        return DriverCalls(self._driver, self._handler.session)
 
     def __iter__(self) -> Iterator[Any]:
-        self._opening.result(PATIENCE_S)
+        self._opening.result(TIMEOUT_S)
         if hasattr(self._handler, "__iter__"):
             yield from self._handler
             return
@@ -140,14 +140,14 @@ class Handle:
 class Bus:
     """One client of a server, and its senders and receivers."""
 
-    def __init__(self, driver: Driver, server: Served, *, tls: bool) -> None:
-        self.is_aio = isinstance(driver, Loop)
+    def __init__(self, driver: ClientDriver, server: ServerProcess, *, tls: bool) -> None:
+        self.is_aio = isinstance(driver, AsyncDriver)
         self._driver = driver
         self._server = server
         self._tls = tls
         self._clients: list[Any] = []
-        self._handles: list[Handle] = []
-        self._administration: Calls | None = None
+        self._handles: list[LinkHandle] = []
+        self._administration: DriverCalls | None = None
 
     def client(self, connection_string: str | None = None, **options: object) -> Any:  # noqa: ANN401  # either kind
         """Another client; a failure is not tried again unless it is said how often."""
@@ -159,18 +159,20 @@ class Bus:
         return client
 
     def sender(self, queue: str, *, client: Any = None, **options: object) -> ServiceBusSender:  # noqa: ANN401
-        return cast("ServiceBusSender", self._open((client or self._own).get_queue_sender, queue, options))
+        return cast("ServiceBusSender", self._open((client or self._shared_client).get_queue_sender, queue, options))
 
     def receiver(self, queue: str, *, client: Any = None, **options: object) -> ServiceBusReceiver:  # noqa: ANN401
-        return cast("ServiceBusReceiver", self._open((client or self._own).get_queue_receiver, queue, options))
+        return cast(
+            "ServiceBusReceiver", self._open((client or self._shared_client).get_queue_receiver, queue, options)
+        )
 
     def topic_sender(self, topic: str, **options: object) -> ServiceBusSender:
-        return cast("ServiceBusSender", self._open(self._own.get_topic_sender, topic, options))
+        return cast("ServiceBusSender", self._open(self._shared_client.get_topic_sender, topic, options))
 
-    def subscriber(self, topic: str, name: str, **options: object) -> ServiceBusReceiver:
+    def subscription_receiver(self, topic: str, name: str, **options: object) -> ServiceBusReceiver:
         """A receiver of a subscription."""
         options["subscription_name"] = name
-        return cast("ServiceBusReceiver", self._open(self._own.get_subscription_receiver, topic, options))
+        return cast("ServiceBusReceiver", self._open(self._shared_client.get_subscription_receiver, topic, options))
 
     def topic(self, *subscriptions: str, **options: Any) -> str:  # noqa: ANN401  # properties of a topic
         """A new topic with subscriptions that get all messages; its name, which no other has."""
@@ -183,15 +185,15 @@ class Bus:
     def renew(self, receiver: ServiceBusReceiver, message: Any, *, seconds: float) -> Callable[[], None]:  # noqa: ANN401
         """Have the lock of a message, or of a session, renewed by itself; what is returned ends that."""
         renewer: Any = self._driver.run(AsyncAutoLockRenewer if self.is_aio else AutoLockRenewer)
-        handler = cast("Handle", receiver)._handler  # noqa: SLF001  # the SDK wants its own
-        renewed = message.called if isinstance(message, Calls) else message
+        handler = cast("LinkHandle", receiver)._handler  # noqa: SLF001  # the SDK wants its own
+        renewed = message.called if isinstance(message, DriverCalls) else message
         self._driver.run(lambda: renewer.register(handler, renewed, max_lock_renewal_duration=seconds))
         return lambda: self._driver.run(renewer.close)
 
     def list_sessions(self, queue: str, **options: Any) -> list[str]:  # noqa: ANN401  # those of the SDK
         """The ids of all sessions of a queue, page by page."""
 
-        client = self._own
+        client = self._shared_client
 
         async def collect() -> list[str]:
             return [session async for session in client.list_queue_sessions(queue, **options)]
@@ -209,7 +211,7 @@ class Bus:
             shown = self._server._ready["admin_connection_string"]  # noqa: SLF001  # nobody else wants it
             options = {"retry_total": 0, "connection_verify": self._server.ca_file}
             client = self._driver.run(lambda: kind.from_connection_string(shown, **options))
-            self._administration = Calls(self._driver, client)
+            self._administration = DriverCalls(self._driver, client)
         return cast("ServiceBusAdministrationClient", self._administration)
 
     def update_queue(self, queue: str, **changes: Any) -> None:  # noqa: ANN401  # properties of a queue
@@ -217,11 +219,11 @@ class Bus:
         self.administration.update_queue(self.administration.get_queue(queue), **changes)
 
     @property
-    def _own(self) -> Any:  # noqa: ANN401  # either kind
+    def _shared_client(self) -> Any:  # noqa: ANN401  # either kind
         return self._clients[0] if self._clients else self.client()
 
-    def _open(self, make: Callable[..., Any], queue: str, options: dict[str, object]) -> Handle:
-        handle = Handle(self._driver, self._driver.run(lambda: make(queue, **options)))
+    def _open(self, make: Callable[..., Any], queue: str, options: dict[str, object]) -> LinkHandle:
+        handle = LinkHandle(self._driver, self._driver.run(lambda: make(queue, **options)))
         self._handles.append(handle)
         return handle
 
@@ -233,12 +235,12 @@ class Bus:
         return closings
 
 
-def receive(receiver: ServiceBusReceiver, count: int, *, patience_s: float = 20) -> list[Any]:
+def receive(receiver: ServiceBusReceiver, count: int, *, timeout_s: float = 20) -> list[Any]:
     """So many messages, in as many calls as it takes."""
     received: list[Any] = []
     while len(received) < count:
-        found = receiver.receive_messages(max_message_count=count - len(received), max_wait_time=patience_s)
-        assert found, f"{len(received)} of {count} messages came within {patience_s} s"
+        found = receiver.receive_messages(max_message_count=count - len(received), max_wait_time=timeout_s)
+        assert found, f"{len(received)} of {count} messages came within {timeout_s} s"
         received += found
     return received
 

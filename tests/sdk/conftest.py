@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sdk.bus import PATIENCE_S, Bus, Loop, Threads
+from tests.sdk.bus import TIMEOUT_S, AsyncDriver, Bus, SyncDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 KINDS = {"bus": ("sync-plain", "aio-tls"), "every_bus": ("sync-plain", "sync-tls", "aio-plain", "aio-tls")}
 
@@ -48,36 +48,38 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(scope="session")
-def loop() -> Iterator[Loop]:
-    loop = Loop()
+def loop() -> Iterator[AsyncDriver]:
+    loop = AsyncDriver()
     yield loop
     loop.stop()
 
 
 @pytest.fixture(scope="session")
-def closings(running: Served, loop: Loop) -> Iterator[list[Future[Any]]]:
+def closings(running_server: ServerProcess, loop: AsyncDriver) -> Iterator[list[Future[Any]]]:
     """Connections that are being closed; all are before their server stops."""
-    assert running is not None
+    assert running_server is not None
     assert loop is not None
     futures: list[Future[Any]] = []
     yield futures
     for future in futures:
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
 
 
 @pytest.fixture
-def bus(server: Served, loop: Loop, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
+def bus(server: ServerProcess, loop: AsyncDriver, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
     yield from _buses(KINDS["bus"], server, loop, closings)
 
 
 @pytest.fixture
-def every_bus(server: Served, loop: Loop, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
+def every_bus(server: ServerProcess, loop: AsyncDriver, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
     yield from _buses(KINDS["every_bus"], server, loop, closings)
 
 
-def _buses(kinds: tuple[str, ...], server: Served, loop: Loop, closings: list[Future[Any]]) -> Iterator[dict[str, Bus]]:
+def _buses(
+    kinds: tuple[str, ...], server: ServerProcess, loop: AsyncDriver, closings: list[Future[Any]]
+) -> Iterator[dict[str, Bus]]:
     buses = {
-        kind: Bus(loop if kind.startswith("aio") else Threads(), server, tls=kind.endswith("tls")) for kind in kinds
+        kind: Bus(loop if kind.startswith("aio") else SyncDriver(), server, tls=kind.endswith("tls")) for kind in kinds
     }
     yield buses
     for bus in buses.values():

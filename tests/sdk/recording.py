@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CBS = "$cbs"
 
 
-class Recording:
+class RecordingServer:
     """Our side of one connection."""
 
     def __init__(self, peer: Peer) -> None:
@@ -44,7 +44,7 @@ class Recording:
         self.token_requests: list[Message] = []
         self.sent_to: dict[str, list[Message]] = {}
 
-    def noted(self, kind: type[EventT]) -> list[EventT]:
+    def events_of(self, kind: type[EventT]) -> list[EventT]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def on_writable(self) -> None:
@@ -59,9 +59,9 @@ class Recording:
             if isinstance(event.link, Receiver):
                 event.link.keep_credit(100)
         elif isinstance(event, DeliveriesReceived):
-            self.take_in(event)
+            self.handle_attach(event)
 
-    def take_in(self, event: DeliveriesReceived) -> None:
+    def handle_attach(self, event: DeliveriesReceived) -> None:
         assert event.link.remote_attach is not None
         address = address_of(event.link.remote_attach)
         event.link.settle(event.deliveries, ACCEPTED)
@@ -98,12 +98,12 @@ def audience_of(request: Message) -> object:
 
 
 @asynccontextmanager
-async def recording() -> AsyncIterator[tuple[int, list[Recording]]]:
+async def run_recording_server() -> AsyncIterator[tuple[int, list[RecordingServer]]]:
     """Its port, and what it notes: a record for each connection."""
-    records: list[Recording] = []
+    records: list[RecordingServer] = []
 
-    def admit(peer: Peer) -> Recording:
-        records.append(Recording(peer))
+    def admit(peer: Peer) -> RecordingServer:
+        records.append(RecordingServer(peer))
         return records[-1]
 
     # The SDK for Python sends before it has credit.

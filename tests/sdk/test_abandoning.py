@@ -10,7 +10,7 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 def test_an_abandoned_message_comes_back_at_once_with_a_delivery_more(every_bus: Bus, queue: str) -> None:
@@ -18,7 +18,7 @@ def test_an_abandoned_message_comes_back_at_once_with_a_delivery_more(every_bus:
     sender.send_messages(ServiceBusMessage("x", application_properties={"a": 1}))
     tokens = set()
     for count in range(4):
-        [message] = receive(receiver, 1, patience_s=5)
+        [message] = receive(receiver, 1, timeout_s=5)
         assert (message.delivery_count, message.sequence_number) == (count, 1)
         assert message.application_properties == {b"a": 1}
         tokens.add(message.lock_token)
@@ -35,8 +35,8 @@ def test_an_abandoned_message_comes_before_those_behind_it(bus: Bus, queue: str)
     assert (body_of(again), again.delivery_count) == (b"first", 1)
 
 
-def test_a_message_is_dead_lettered_after_its_last_delivery(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(MaxDeliveryCount="3")
+def test_a_message_is_dead_lettered_after_its_last_delivery(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(MaxDeliveryCount="3")
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     dead_letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     sender.send_messages(ServiceBusMessage("poison", message_id="7", application_properties={"a": 1}))
@@ -49,5 +49,5 @@ def test_a_message_is_dead_lettered_after_its_last_delivery(bus: Bus, server: Se
     assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
     assert "3" in (dead.dead_letter_error_description or "")
     assert dead.application_properties[b"a"] == 1
-    assert server.counts(queue) == (0, 1)
+    assert server.message_counts(queue) == (0, 1)
     assert receiver.receive_messages(max_wait_time=0.3) == []

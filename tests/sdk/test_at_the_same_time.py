@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from tests.concurrency.operations import run_aio, run_sync
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-def test_each_call_of_threads_and_of_tasks_succeeds(server: Served) -> None:
+def test_each_call_of_threads_and_of_tasks_succeeds(server: ServerProcess) -> None:
     with ThreadPoolExecutor(2) as pool:
         for run in [pool.submit(run_sync, server), pool.submit(run_aio, server)]:
             run.result()

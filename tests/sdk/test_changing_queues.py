@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SLACK = dt.timedelta(seconds=10)
 FOREVER_AND_A_DAY = "P10675200DT0S"
@@ -70,8 +70,8 @@ def test_metadata_are_kept_as_they_are_written(every_bus: Bus, queue: str) -> No
         assert administration.get_queue(queue).user_metadata == text
 
 
-def test_an_update_changes_nothing_that_it_does_not_name(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(
+def test_an_update_changes_nothing_that_it_does_not_name(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(
         LockDuration="PT17S", MaxDeliveryCount="7", RequiresSession="true", RequiresDuplicateDetection="true"
     )
     before = dict(bus.administration.get_queue(queue))
@@ -80,8 +80,8 @@ def test_an_update_changes_nothing_that_it_does_not_name(bus: Bus, server: Serve
     assert {name for name in before if before[name] != after[name]} == {"auto_delete_on_idle"}
 
 
-def test_what_is_set_at_creation_stays(bus: Bus, server: Served, queue: str) -> None:
-    with_all = server.make_queue(RequiresSession="true", RequiresDuplicateDetection="true")
+def test_what_is_set_at_creation_stays(bus: Bus, server: ServerProcess, queue: str) -> None:
+    with_all = server.create_queue(RequiresSession="true", RequiresDuplicateDetection="true")
     for name, is_set in ((queue, False), (with_all, True)):
         for fixed in ("requires_session", "requires_duplicate_detection"):
             with pytest.raises(HttpResponseError, match="cannot be changed") as caught:

@@ -11,7 +11,7 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 def test_a_closed_sender_or_receiver_does_no_more_and_others_go_on(bus: Bus, queue: str) -> None:
@@ -28,8 +28,8 @@ def test_a_closed_sender_or_receiver_does_no_more_and_others_go_on(bus: Bus, que
     assert body_of(receive(bus.receiver(queue), 1)[0]) == b"3"
 
 
-def test_a_closed_client_gives_back_what_its_receivers_had(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_a_closed_client_gives_back_what_its_receivers_had(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     client = bus.client()
     sender, holder = bus.sender(queue, client=client), bus.receiver(queue, client=client, session_id="s")
     sender.send_messages(ServiceBusMessage("1", session_id="s"))

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 COUNT = 300
 
 
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
-def test_two_receivers_get_each_message_once(bus: Bus, server: Served, queue: str, mode: ServiceBusReceiveMode) -> None:
+def test_two_receivers_get_each_message_once(
+    bus: Bus, server: ServerProcess, queue: str, mode: ServiceBusReceiveMode
+) -> None:
     sender = bus.sender(queue)
     receivers = [bus.receiver(queue, receive_mode=mode, prefetch_count=ahead) for ahead in (0, 20)]
     sender.send_messages([ServiceBusMessage(f"order {number}") for number in range(COUNT)])
@@ -37,4 +39,4 @@ def test_two_receivers_get_each_message_once(bus: Bus, server: Served, queue: st
     with ThreadPoolExecutor(2) as workers:
         shares = list(workers.map(work, receivers))
     assert sorted(shares[0] + shares[1]) == sorted(b"order %d" % number for number in range(COUNT))
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)

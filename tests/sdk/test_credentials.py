@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 class Bearer:
@@ -24,13 +24,13 @@ class Bearer:
         return AccessToken("e30.e30.e30", 4_000_000_000)
 
 
-def credential(server: Served, kind: str) -> Any:  # noqa: ANN401  # of any kind
+def credential(server: ServerProcess, kind: str) -> Any:  # noqa: ANN401  # of any kind
     if kind == "key":
         return AzureNamedKeyCredential(server.key_name, server.key)
     return AzureSasCredential(server.token(""))
 
 
-def send(server: Served, queue: str, shown: Any) -> None:  # noqa: ANN401  # of any kind
+def send(server: ServerProcess, queue: str, shown: Any) -> None:  # noqa: ANN401  # of any kind
     with (
         ServiceBusClient(server.host, shown, connection_verify=server.ca_file, retry_total=0) as client,
         client.get_queue_sender(queue) as sender,
@@ -39,15 +39,15 @@ def send(server: Served, queue: str, shown: Any) -> None:  # noqa: ANN401  # of 
 
 
 @pytest.mark.parametrize("kind", ["key", "signature"])
-def test_the_sync_client_is_let_in(server: Served, kind: str) -> None:
-    queue = server.make_queue()
+def test_the_sync_client_is_let_in(server: ServerProcess, kind: str) -> None:
+    queue = server.create_queue()
     send(server, queue, credential(server, kind))
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["key", "signature"])
-def test_the_aio_client_is_let_in(server: Served, kind: str) -> None:
-    queue = server.make_queue()
+def test_the_aio_client_is_let_in(server: ServerProcess, kind: str) -> None:
+    queue = server.create_queue()
 
     async def run() -> None:
         shown = credential(server, kind)
@@ -58,18 +58,18 @@ def test_the_aio_client_is_let_in(server: Served, kind: str) -> None:
             await sender.send_messages(ServiceBusMessage("x"))
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
-def administration(server: Served, shown: Any) -> ServiceBusAdministrationClient:  # noqa: ANN401  # of any kind
+def administration(server: ServerProcess, shown: Any) -> ServiceBusAdministrationClient:  # noqa: ANN401  # of any kind
     host = f"{server.host}:{server.https_port}"
     return ServiceBusAdministrationClient(host, shown, connection_verify=server.ca_file, retry_total=0)
 
 
-def test_a_token_that_is_no_signature_is_refused_everywhere(server: Served) -> None:
-    queue = server.make_queue()
+def test_a_token_that_is_no_signature_is_refused_everywhere(server: ServerProcess) -> None:
+    queue = server.create_queue()
     with pytest.raises(ServiceBusAuthenticationError):
         send(server, queue, Bearer())
     with administration(server, Bearer()) as client, pytest.raises(ClientAuthenticationError):
         client.get_namespace_properties()
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)

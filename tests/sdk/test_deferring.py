@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 DEAD_LETTER = ServiceBusSubQueue.DEAD_LETTER
 
@@ -28,10 +28,12 @@ def defer(bus: Bus, queue: str, receiver: ServiceBusReceiver, *bodies: str, sess
     return [message.sequence_number for message in found]
 
 
-def test_a_deferred_message_comes_to_who_asks_for_its_number_only(every_bus: Bus, server: Served, queue: str) -> None:
+def test_a_deferred_message_comes_to_who_asks_for_its_number_only(
+    every_bus: Bus, server: ServerProcess, queue: str
+) -> None:
     receiver, other = every_bus.receiver(queue), every_bus.receiver(queue)
     first, second, third = defer(every_bus, queue, receiver, "1", "2", "3")
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
     assert other.receive_messages(max_wait_time=0.3) == []
     found = other.receive_deferred_messages([third, first])
     assert [(body_of(message), message.sequence_number) for message in found] == [(b"3", third), (b"1", first)]
@@ -44,9 +46,9 @@ def test_a_deferred_message_comes_to_who_asks_for_its_number_only(every_bus: Bus
 
 
 def test_a_number_that_no_deferred_message_has_is_not_found_and_then_none_is_taken(
-    bus: Bus, server: Served, queue: str
+    bus: Bus, server: ServerProcess, queue: str
 ) -> None:
-    other_queue = server.make_queue()
+    other_queue = server.create_queue()
     receiver, other_receiver = bus.receiver(queue), bus.receiver(other_queue)
     [good] = defer(bus, queue, receiver, "good")
     foreign = defer(bus, other_queue, other_receiver, *"abcde")[-1]
@@ -86,14 +88,14 @@ def test_a_deferred_message_that_someone_has_is_not_there_for_others_until_it_is
     receiver.complete_message(once_more)
 
 
-def test_a_deferred_message_can_be_dead_lettered_or_abandoned_too_often(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(MaxDeliveryCount="1")
+def test_a_deferred_message_can_be_dead_lettered_or_abandoned_too_often(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(MaxDeliveryCount="1")
     receiver, dead_letters = bus.receiver(queue), bus.receiver(queue, sub_queue=DEAD_LETTER)
     numbers = defer(bus, queue, receiver, "bad", "worse")
     bad, worse = receiver.receive_deferred_messages(numbers)
     receiver.dead_letter_message(bad, reason="unreadable")
     receiver.abandon_message(worse)
-    assert server.counts(queue) == (0, 2)
+    assert server.message_counts(queue) == (0, 2)
     found = receive(dead_letters, 2)
     assert [(body_of(message), message.dead_letter_reason) for message in found] == [
         (b"bad", "unreadable"),
@@ -113,7 +115,7 @@ def test_deferred_messages_can_be_received_and_deleted(bus: Bus, queue: str) -> 
         taker.receive_deferred_messages(numbers[0])
 
 
-def test_dead_letters_can_be_deferred(bus: Bus, server: Served, queue: str) -> None:
+def test_dead_letters_can_be_deferred(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     dead_letters = bus.receiver(queue, sub_queue=DEAD_LETTER)
     sender.send_messages([ServiceBusMessage("filler"), ServiceBusMessage("broken")])
@@ -130,11 +132,11 @@ def test_dead_letters_can_be_deferred(bus: Bus, server: Served, queue: str) -> N
     assert dead_letters.renew_message_lock(again) is not None
     dead_letters.complete_message(again)
     assert dead_letters.peek_messages(9, sequence_number=1) == []
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_message_that_is_deferred_in_a_session_comes_to_who_has_the_session(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_a_message_that_is_deferred_in_a_session_comes_to_who_has_the_session(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     holder, stranger = bus.receiver(queue, session_id="s"), bus.receiver(queue, session_id="t")
     kept, returned = defer(bus, queue, holder, "1", "2", session="s")
     with pytest.raises(MessageNotFoundError):

@@ -12,7 +12,7 @@ from tests.sdk.bus import receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SENT: dict[Any, Any] = {"delivery": "by hand", b"number": 7}
 GOT = {b"delivery": b"by hand", b"number": 7}
@@ -60,11 +60,11 @@ def test_a_message_without_any_has_an_empty_section_of_them(bus: Bus, queue: str
     assert told(*receive(receiver, 1)) == {}
 
 
-def test_they_reach_the_copies_of_a_topic_and_go_on_with_a_forwarded_message(bus: Bus, server: Served) -> None:
-    end = server.make_queue()
+def test_they_reach_the_copies_of_a_topic_and_go_on_with_a_forwarded_message(bus: Bus, server: ServerProcess) -> None:
+    end = server.create_queue()
     topic = bus.topic("here", "there")
     bus.administration.create_subscription(topic, "forwarding", forward_to=end)
-    sender, receivers = bus.topic_sender(topic), [bus.subscriber(topic, name) for name in ("here", "there")]
+    sender, receivers = bus.topic_sender(topic), [bus.subscription_receiver(topic, name) for name in ("here", "there")]
     receivers.append(bus.receiver(end))
     sender.send_messages(annotated(b"large " * 1_000))
     for receiver in receivers:

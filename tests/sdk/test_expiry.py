@@ -12,27 +12,27 @@ from tests.served import wait_until
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SECOND = dt.timedelta(seconds=1)
 EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.")
 
 
 def test_a_message_whose_time_is_over_is_dropped_or_dead_lettered_as_its_queue_says(
-    every_bus: Bus, server: Served
+    every_bus: Bus, server: ServerProcess
 ) -> None:
-    drops, keeps = server.make_queue(), server.make_queue()
-    shortest = server.make_queue(DefaultMessageTimeToLive="PT1S", DeadLetteringOnMessageExpiration="true")
+    drops, keeps = server.create_queue(), server.create_queue()
+    shortest = server.create_queue(DefaultMessageTimeToLive="PT1S", DeadLetteringOnMessageExpiration="true")
     every_bus.update_queue(keeps, dead_lettering_on_message_expiration=True)
     every_bus.sender(shortest).send_messages([ServiceBusMessage("x"), ServiceBusMessage("y", time_to_live=60 * SECOND)])
     for queue in (drops, keeps):
         short = ServiceBusMessage("short", time_to_live=SECOND, application_properties={"a": 1})
         every_bus.sender(queue).send_messages([ServiceBusMessage("long", time_to_live=3600 * SECOND), short])
-        assert server.counts(queue) == (2, 0)
+        assert server.message_counts(queue) == (2, 0)
     dead_letters = every_bus.receiver(keeps, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-    wait_until(lambda: server.counts(drops) == (1, 0))
-    wait_until(lambda: server.counts(keeps) == (1, 1))
-    wait_until(lambda: server.counts(shortest) == (0, 2))
+    wait_until(lambda: server.message_counts(drops) == (1, 0))
+    wait_until(lambda: server.message_counts(keeps) == (1, 1))
+    wait_until(lambda: server.message_counts(shortest) == (0, 2))
     [dead] = receive(dead_letters, 1)
     assert (body_of(dead), dead.application_properties[b"a"]) == (b"short", 1)
     assert (dead.dead_letter_reason, dead.dead_letter_error_description) == EXPIRED
@@ -40,9 +40,9 @@ def test_a_message_whose_time_is_over_is_dropped_or_dead_lettered_as_its_queue_s
     assert body_of(alive) == b"long"
 
 
-def test_the_queue_says_how_long_a_message_lives_at_most(bus: Bus, server: Served) -> None:
+def test_the_queue_says_how_long_a_message_lives_at_most(bus: Bus, server: ServerProcess) -> None:
     hour = dt.timedelta(hours=1)
-    queue = server.make_queue(DefaultMessageTimeToLive="PT1H")
+    queue = server.create_queue(DefaultMessageTimeToLive="PT1H")
     bus.sender(queue).send_messages(
         [
             ServiceBusMessage("of the queue"),
@@ -56,21 +56,21 @@ def test_the_queue_says_how_long_a_message_lives_at_most(bus: Bus, server: Serve
     assert [message.expires_at_utc - message.enqueued_time_utc for message in found] == lives
 
 
-def test_nobody_receives_what_has_expired_not_even_who_waits_for_it(bus: Bus, server: Served) -> None:
+def test_nobody_receives_what_has_expired_not_even_who_waits_for_it(bus: Bus, server: ServerProcess) -> None:
     """From the moment on, however late it is removed."""
-    queue = server.make_queue()
+    queue = server.create_queue()
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x", time_to_live=2 * SECOND))
     expires_at = receiver.peek_messages()[0].expires_at_utc
     assert expires_at is not None
     wait_until(lambda: dt.datetime.now(dt.UTC) > expires_at)
     assert receiver.receive_messages(max_wait_time=0.5) == []
-    wait_until(lambda: server.counts(queue) == (0, 0))
+    wait_until(lambda: server.message_counts(queue) == (0, 0))
 
 
-def test_who_has_a_message_can_settle_it_when_its_time_is_over(bus: Bus, server: Served) -> None:
+def test_who_has_a_message_can_settle_it_when_its_time_is_over(bus: Bus, server: ServerProcess) -> None:
     """What comes back then is expired; what is deferred or a dead letter by then lives on."""
-    queue = server.make_queue(DeadLetteringOnMessageExpiration="true")
+    queue = server.create_queue(DeadLetteringOnMessageExpiration="true")
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     bodies = ("completed", "abandoned", "deferred", "dead-lettered")
     sender.send_messages([ServiceBusMessage(body, time_to_live=3 * SECOND) for body in bodies])
@@ -78,11 +78,11 @@ def test_who_has_a_message_can_settle_it_when_its_time_is_over(bus: Bus, server:
     receiver.defer_message(deferred)
     receiver.dead_letter_message(dead_lettered, reason="mine")
     wait_until(lambda: dt.datetime.now(dt.UTC) > completed.expires_at_utc + SECOND)
-    assert server.counts(queue) == (2, 1)
+    assert server.message_counts(queue) == (2, 1)
     receiver.complete_message(completed)
     receiver.abandon_message(abandoned)
     assert receiver.receive_messages(max_wait_time=0.5) == []
-    wait_until(lambda: server.counts(queue) == (0, 2))
+    wait_until(lambda: server.message_counts(queue) == (0, 2))
     dead_letters = receive(bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER), 2)
     assert [(body_of(message), message.dead_letter_reason) for message in dead_letters] == [
         (b"dead-lettered", "mine"),
@@ -93,8 +93,8 @@ def test_who_has_a_message_can_settle_it_when_its_time_is_over(bus: Bus, server:
     receiver.complete_message(late)
 
 
-def test_messages_of_sessions_expire_too(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true", DeadLetteringOnMessageExpiration="true")
+def test_messages_of_sessions_expire_too(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true", DeadLetteringOnMessageExpiration="true")
     receiver = bus.receiver(queue, session_id="held")
     bus.sender(queue).send_messages(
         [
@@ -103,7 +103,7 @@ def test_messages_of_sessions_expire_too(bus: Bus, server: Served) -> None:
             ServiceBusMessage("z", session_id="held"),
         ]
     )
-    wait_until(lambda: server.counts(queue) == (1, 2))
+    wait_until(lambda: server.message_counts(queue) == (1, 2))
     assert [body_of(message) for message in receive(receiver, 1)] == [b"z"]
     assert bus.list_sessions(queue) == ["held"]
     dead_letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)

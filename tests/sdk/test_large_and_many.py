@@ -10,7 +10,7 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 NEARLY_THE_LIMIT = 262_144 - 200
 MANY = 10_000
@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 600
 
 
 def test_messages_near_the_limit_are_received_settled_and_dead_lettered(
-    every_bus: Bus, server: Served, queue: str
+    every_bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
     for number in range(3):
@@ -35,10 +35,10 @@ def test_messages_near_the_limit_are_received_settled_and_dead_lettered(
             receiver.dead_letter_message(message, reason="too much")
         else:
             receiver.complete_message(message)
-    assert server.counts(queue) == (0, 1)
+    assert server.message_counts(queue) == (0, 1)
 
 
-def test_ten_thousand_small_messages_are_received_in_their_order(bus: Bus, server: Served, queue: str) -> None:
+def test_ten_thousand_small_messages_are_received_in_their_order(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender = bus.sender(queue)
     receiver = bus.receiver(
         queue,
@@ -54,4 +54,4 @@ def test_ten_thousand_small_messages_are_received_in_their_order(bus: Bus, serve
         assert found, f"{len(received)} of {MANY}"
         received += [int(body_of(message)) for message in found]
     assert received == list(range(MANY))
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)

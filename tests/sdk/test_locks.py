@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SHORTEST = {"LockDuration": "PT5S"}
 SETTLEMENTS: dict[str, tuple[Callable[[ServiceBusReceiver, Any], None], tuple[int, int]]] = {
@@ -39,9 +39,9 @@ def test_a_renewed_lock_lasts_longer(every_bus: Bus, queue: str) -> None:
     assert message.locked_until_utc == after
 
 
-def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus, server: Served) -> None:
+def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus, server: ServerProcess) -> None:
     """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
-    queue, renewed_queue = server.make_queue(**SHORTEST), server.make_queue(**SHORTEST)
+    queue, renewed_queue = server.create_queue(**SHORTEST), server.create_queue(**SHORTEST)
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     renewed_sender, renewed_receiver = bus.sender(renewed_queue), bus.receiver(renewed_queue)
     renewed_sender.send_messages(ServiceBusMessage("renewed"))
@@ -51,7 +51,7 @@ def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus, server: Served) -> Non
     [message] = receive(receiver, 1)
     started = time.monotonic()
 
-    [again] = receive(other, 1, patience_s=20)
+    [again] = receive(other, 1, timeout_s=20)
     assert 4 < time.monotonic() - started < 15
     assert (body_of(again), again.delivery_count) == (b"slow", 1)
     with pytest.raises(MessageLockLostError):
@@ -59,15 +59,17 @@ def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus, server: Served) -> Non
     with pytest.raises(MessageLockLostError):
         receiver.renew_message_lock(message)
     other.complete_message(again)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
     assert renewed.auto_renew_error is None
     renewed_receiver.complete_message(renewed)
     stop_renewing()
-    assert server.counts(renewed_queue) == (0, 0)
+    assert server.message_counts(renewed_queue) == (0, 0)
 
 
-def test_a_lock_that_the_client_believes_in_is_refused_by_the_server(bus: Bus, server: Served, queue: str) -> None:
+def test_a_lock_that_the_client_believes_in_is_refused_by_the_server(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
     """The SDK looks at its clock first; another receiver may have settled the message all the same."""
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     sender.send_messages([ServiceBusMessage("x") for _ in range(4)])
@@ -75,7 +77,7 @@ def test_a_lock_that_the_client_believes_in_is_refused_by_the_server(bus: Bus, s
     for message in messages:
         other.complete_message(message)
         message._settled = False  # noqa: SLF001  # as if another process had done it
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
     for settle, _ in SETTLEMENTS.values():
         with pytest.raises(MessageLockLostError):
             settle(receiver, messages.pop())
@@ -96,19 +98,19 @@ def test_a_message_is_settled_once(bus: Bus, queue: str) -> None:
 
 @pytest.mark.parametrize("settlement", SETTLEMENTS)
 def test_a_message_is_settled_by_another_receiver_of_its_queue(
-    bus: Bus, server: Served, queue: str, settlement: str
+    bus: Bus, server: ServerProcess, queue: str, settlement: str
 ) -> None:
     settle, counts = SETTLEMENTS[settlement]
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x"))
     settle(other, receive(receiver, 1)[0])
-    assert server.counts(queue) == counts
+    assert server.message_counts(queue) == counts
     found = other.receive_messages(max_wait_time=20 if counts[0] else 0.2)
     assert [message.delivery_count for message in found] == [1] * counts[0]
 
 
 def test_a_message_whose_receiver_was_closed_keeps_its_lock_and_is_settled_by_another(
-    bus: Bus, server: Served, queue: str
+    bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x"))
@@ -117,4 +119,4 @@ def test_a_message_whose_receiver_was_closed_keeps_its_lock_and_is_settled_by_an
     assert other.receive_messages(max_wait_time=0.3) == []
     assert other.renew_message_lock(message) is not None
     other.complete_message(message)
-    wait_until(lambda: server.counts(queue) == (0, 0))
+    wait_until(lambda: server.message_counts(queue) == (0, 0))

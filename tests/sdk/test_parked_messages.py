@@ -12,10 +12,10 @@ from twinbus.client.pairing import rewriting
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-async def bring_back(server: Served, backlog: str, queue: str) -> None:
+async def bring_back(server: ServerProcess, backlog: str, queue: str) -> None:
     """Park a message, and send it on as the syphon does."""
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         parked = rewriting.park(BrokeredMessage("apples").encode(0), 0, queue, is_possible_duplicate=False)
@@ -24,13 +24,15 @@ async def bring_back(server: Served, backlog: str, queue: str) -> None:
         message = await receiver.receive()
         assert message is not None
         restored = rewriting.restore(message.payload, 0, lock_ms=60_000)
-        assert isinstance(restored, rewriting.Restored)
+        assert isinstance(restored, rewriting.RestoredMessage)
         await factory.create_message_sender(restored.path).deliver(restored.payload)
         await receiver.complete(message)
 
 
-def test_q09_the_parked_time_is_a_number_of_milliseconds_to_other_sdks(bus: Bus, server: Served, queue: str) -> None:
-    asyncio.run(bring_back(server, server.make_queue(LockDuration="PT1M"), queue))
+def test_q09_the_parked_time_is_a_number_of_milliseconds_to_other_sdks(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
+    asyncio.run(bring_back(server, server.create_queue(LockDuration="PT1M"), queue))
     (message,) = receive(bus.receiver(queue), 1)
     properties = message.application_properties
     assert type(properties[b"x-ms-parked-for-ms"]) is int

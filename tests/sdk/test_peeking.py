@@ -10,19 +10,19 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 def fill(bus: Bus, queue: str, count: int) -> None:
     bus.sender(queue).send_messages([ServiceBusMessage(f"order {number}") for number in range(1, count + 1)])
 
 
-def test_peeking_goes_on_where_it_stopped(every_bus: Bus, server: Served, queue: str) -> None:
+def test_peeking_goes_on_where_it_stopped(every_bus: Bus, server: ServerProcess, queue: str) -> None:
     fill(every_bus, queue, 25)
     receiver = every_bus.receiver(queue)
     pages = [[message.sequence_number for message in receiver.peek_messages(10)] for _ in range(4)]
     assert pages == [list(range(1, 11)), list(range(11, 21)), list(range(21, 26)), []]
-    assert server.counts(queue) == (25, 0)
+    assert server.message_counts(queue) == (25, 0)
 
 
 def test_peeking_starts_at_any_number(bus: Bus, queue: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 ACTIVE, DEFERRED, SCHEDULED = (
     ServiceBusMessageState.ACTIVE,
@@ -69,8 +69,8 @@ def test_peeking_goes_on_through_all_states(bus: Bus, queue: str) -> None:
     assert pages == [EXPECTED[:2], EXPECTED[2:4], EXPECTED[4:], []]
 
 
-def test_within_a_session_its_active_messages_are_shown_page_by_page(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_within_a_session_its_active_messages_are_shown_page_by_page(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     sender, receiver = bus.sender(queue), bus.receiver(queue, session_id="s")
     sender.send_messages([ServiceBusMessage(f"{n}", session_id="st"[n % 2]) for n in range(40)])
     assert [body_of(message) for message in receiver.peek_messages(3)] == [b"0", b"2", b"4"]
@@ -89,8 +89,8 @@ def test_within_a_session_its_active_messages_are_shown_page_by_page(bus: Bus, s
     assert receiver.peek_messages(sequence_number=41) == []
 
 
-def test_within_a_session_all_states_are_shown_and_nothing_of_other_sessions(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_within_a_session_all_states_are_shown_and_nothing_of_other_sessions(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     sender, receiver = bus.sender(queue), bus.receiver(queue, session_id="s")
     fill(sender, receiver, "s")
     sender.send_messages(ServiceBusMessage("other", session_id="t"))

@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 
-from tests.sdk.recording import CBS, Recording, address_of, audience_of, recording
+from tests.sdk.recording import CBS, RecordingServer, address_of, audience_of, run_recording_server
 from twinbus.amqp.events import (
     AttachRequested,
     ConnectionClosed,
@@ -59,22 +59,22 @@ async def receive_with_the_aio_client(port: int) -> list[object]:
         return list(await receiver.receive_messages(max_wait_time=1))
 
 
-def assert_reached(record: Recording, port: int, *, as_receiver: bool) -> None:
+def assert_reached(record: RecordingServer, port: int, *, as_receiver: bool) -> None:
     """What every one of these clients does, in its order."""
-    assert [init.mechanism for init in record.noted(SaslInitReceived)] == ["ANONYMOUS"]
-    assert [opened.open.hostname for opened in record.noted(ConnectionOpened)] == ["localhost"]
-    assert len(record.noted(SessionBegun)) == 1
+    assert [init.mechanism for init in record.events_of(SaslInitReceived)] == ["ANONYMOUS"]
+    assert [opened.open.hostname for opened in record.events_of(ConnectionOpened)] == ["localhost"]
+    assert len(record.events_of(SessionBegun)) == 1
     entity = f"amqps://localhost:{port}/orders"
-    attached = [(address_of(request.attach), request.attach.role) for request in record.noted(AttachRequested)]
+    attached = [(address_of(request.attach), request.attach.role) for request in record.events_of(AttachRequested)]
     assert attached == [(CBS, True), (CBS, False), (entity, as_receiver)]
     assert [audience_of(request) for request in record.token_requests] == [f"sb://localhost:{port}/orders"]
     assert record.token_requests[0].lookup(Section.APPLICATION_PROPERTIES, "operation") == "put-token"
     assert str(record.token_requests[0].value).startswith("SharedAccessSignature sr=")
-    assert len(record.noted(LinkDetached)) == len(attached)
-    assert len(record.noted(ConnectionClosed)) == 1
+    assert len(record.events_of(LinkDetached)) == len(attached)
+    assert len(record.events_of(ConnectionClosed)) == 1
 
 
-async def gone(record: Recording) -> None:
+async def gone(record: RecordingServer) -> None:
     """The SDK does not wait for the answer to its close: the server may still be at it."""
     async with asyncio.timeout(10):
         await record.peer.lost
@@ -82,7 +82,7 @@ async def gone(record: Recording) -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
 async def test_a_sender_reaches_its_queue(kind: str) -> None:
-    async with recording() as (port, records):
+    async with run_recording_server() as (port, records):
         if kind == "sync":
             await asyncio.to_thread(send_with_the_sync_client, port)
         else:
@@ -96,7 +96,7 @@ async def test_a_sender_reaches_its_queue(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
 async def test_a_receiver_reaches_its_queue(kind: str) -> None:
-    async with recording() as (port, records):
+    async with run_recording_server() as (port, records):
         if kind == "sync":
             received = await asyncio.to_thread(receive_with_the_sync_client, port)
         else:

@@ -13,7 +13,7 @@ from tests.served import wait_until
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 RECEIVE_AND_DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
@@ -27,15 +27,15 @@ def bodies(count: int) -> list[bytes]:
 
 
 def test_what_is_received_under_a_lock_stays_in_the_queue_until_it_is_completed(
-    bus: Bus, server: Served, queue: str
+    bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(orders(5))
     received = receive(receiver, 5)
-    assert server.counts(queue) == (5, 0)
+    assert server.message_counts(queue) == (5, 0)
     for left, message in zip((4, 3, 2, 1, 0), received, strict=True):
         receiver.complete_message(message)
-        assert server.counts(queue) == (left, 0)
+        assert server.message_counts(queue) == (left, 0)
 
 
 def test_a_locked_message_is_not_received_again(bus: Bus, queue: str) -> None:
@@ -45,11 +45,11 @@ def test_a_locked_message_is_not_received_again(bus: Bus, queue: str) -> None:
     assert other.receive_messages(max_wait_time=0.3) == []
 
 
-def test_what_is_received_and_deleted_is_gone(every_bus: Bus, server: Served, queue: str) -> None:
+def test_what_is_received_and_deleted_is_gone(every_bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue, receive_mode=RECEIVE_AND_DELETE)
     sender.send_messages(orders(5))
     assert [body_of(message) for message in receive(receiver, 5)] == bodies(5)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
 def test_a_receiver_gets_no_more_than_it_asks_for(bus: Bus, queue: str) -> None:
@@ -59,7 +59,7 @@ def test_a_receiver_gets_no_more_than_it_asks_for(bus: Bus, queue: str) -> None:
         assert len(receiver.receive_messages(max_message_count=1, max_wait_time=20)) == 1
 
 
-def test_a_receiver_that_fetches_ahead_gets_all_in_order(bus: Bus, server: Served, queue: str) -> None:
+def test_a_receiver_that_fetches_ahead_gets_all_in_order(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue, prefetch_count=20)
     sender.send_messages(orders(100))
     received: list[bytes] = []
@@ -68,10 +68,10 @@ def test_a_receiver_that_fetches_ahead_gets_all_in_order(bus: Bus, server: Serve
         receiver.complete_message(message)
         received.append(body_of(message))
     assert received == bodies(100)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_receiver_can_be_iterated_over_until_nothing_comes(bus: Bus, server: Served, queue: str) -> None:
+def test_a_receiver_can_be_iterated_over_until_nothing_comes(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue, max_wait_time=1)
     sender.send_messages(orders(10))
     received = []
@@ -79,7 +79,7 @@ def test_a_receiver_can_be_iterated_over_until_nothing_comes(bus: Bus, server: S
         received.append(body_of(message))
         receiver.complete_message(message)
     assert received == bodies(10)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
 def test_nothing_comes_of_an_empty_queue_and_the_receiver_can_be_used_again(bus: Bus, queue: str) -> None:
@@ -100,7 +100,7 @@ def test_who_waits_gets_a_message_long_before_its_time_is_over(bus: Bus, queue: 
     assert time.monotonic() - started < 20
 
 
-def test_what_a_closed_receiver_fetched_ahead_is_free_for_another(bus: Bus, server: Served, queue: str) -> None:
+def test_what_a_closed_receiver_fetched_ahead_is_free_for_another(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, hoarder = bus.sender(queue), bus.receiver(queue, prefetch_count=50)
     sender.send_messages(orders(10))
     [first] = receive(hoarder, 1)
@@ -110,4 +110,4 @@ def test_what_a_closed_receiver_fetched_ahead_is_free_for_another(bus: Bus, serv
     received = receive(receiver, 9)
     assert sorted(body_of(message) for message in received) == bodies(10)[1:]
     assert {message.delivery_count for message in received} == {0}
-    wait_until(lambda: server.counts(queue) == (9, 0))
+    wait_until(lambda: server.message_counts(queue) == (9, 0))

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusSender
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 LIMIT = 262_144
 GONE = r"was deleted|could not be found"
 
 
-def assert_sends(sender: ServiceBusSender, server: Served, queue: str) -> None:
+def assert_sends(sender: ServiceBusSender, server: ServerProcess, queue: str) -> None:
     """On the same connection as before."""
-    before = server.counts(queue)
+    before = server.message_counts(queue)
     sender.send_messages(ServiceBusMessage("all is well"))
-    assert server.counts(queue) == (before[0] + 1, before[1])
+    assert server.message_counts(queue) == (before[0] + 1, before[1])
 
 
 def test_a_queue_that_does_not_exist_is_not_found(every_bus: Bus) -> None:
@@ -52,7 +52,7 @@ def test_nothing_can_be_sent_to_a_dead_letter_queue(bus: Bus, queue: str) -> Non
 
 
 def test_a_message_that_is_too_large_is_refused_and_the_next_one_is_not(
-    every_bus: Bus, server: Served, queue: str
+    every_bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender = every_bus.sender(queue)
     for size in (LIMIT, LIMIT + 1, 3 * LIMIT, 2_000_000):
@@ -61,7 +61,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_next_one_is_not(
     assert_sends(sender, server, queue)
 
 
-def test_a_list_that_is_too_large_together_is_refused(bus: Bus, server: Served, queue: str) -> None:
+def test_a_list_that_is_too_large_together_is_refused(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender = bus.sender(queue)
     sender.send_messages(ServiceBusMessage("open"))
     with pytest.raises(MessageSizeExceededError):
@@ -69,7 +69,9 @@ def test_a_list_that_is_too_large_together_is_refused(bus: Bus, server: Served, 
     assert_sends(sender, server, queue)
 
 
-def test_properties_have_limits_and_none_of_a_refused_batch_is_taken(bus: Bus, server: Served, queue: str) -> None:
+def test_properties_have_limits_and_none_of_a_refused_batch_is_taken(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     many: dict[str | bytes, Any] = {f"property {number:03}": "x" * 600 for number in range(120)}
     with pytest.raises(MessageSizeExceededError, match="65536"):
@@ -80,12 +82,12 @@ def test_properties_have_limits_and_none_of_a_refused_batch_is_taken(bus: Bus, s
         sender.send_messages(
             [ServiceBusMessage("x"), ServiceBusMessage("x", application_properties={"one": "x" * 33_000})]
         )
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
     sender.send_messages(ServiceBusMessage("x", application_properties={"one": "x" * 32_000, "two": "x" * 32_000}))
     assert len(receive(receiver, 1)[0].application_properties[b"two"]) == 32_000
 
 
-def test_an_id_of_more_than_128_characters_is_refused(bus: Bus, server: Served, queue: str) -> None:
+def test_an_id_of_more_than_128_characters_is_refused(bus: Bus, server: ServerProcess, queue: str) -> None:
     """The SDK lets no such id out of a message of its own making; it does of one in the form of AMQP."""
     sender = bus.sender(queue)
     for field in ("message_id", "group_id"):
@@ -95,7 +97,9 @@ def test_an_id_of_more_than_128_characters_is_refused(bus: Bus, server: Served, 
     assert_sends(sender, server, queue)
 
 
-def test_who_sends_to_or_receives_from_a_queue_that_is_deleted_is_told(bus: Bus, server: Served, queue: str) -> None:
+def test_who_sends_to_or_receives_from_a_queue_that_is_deleted_is_told(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
     """A sender learns only of a lost link at first, whatever the reason was; when it attaches again it is told."""
     patient = bus.client(retry_total=1, retry_backoff_factor=0.1, retry_mode="fixed")
     sender, receiver = bus.sender(queue, client=patient), bus.receiver(queue, client=patient)

@@ -11,21 +11,21 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import MessageNotFoundError
 
-from tests.sdk.bus import Bus, Loop, Threads, body_of, receive
-from tests.served import started, wait_until
+from tests.sdk.bus import AsyncDriver, Bus, SyncDriver, body_of, receive
+from tests.served import run_server, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-class Before:
+class MessagesBeforeRestart:
     """What was there before the restart, left by clients that are closed."""
 
-    def __init__(self, bus: Bus, server: Served) -> None:
-        self.queue = server.make_queue(RequiresDuplicateDetection="true", DeadLetteringOnMessageExpiration="true")
-        self.sessions = server.make_queue(RequiresSession="true", UserMetadata="mine", LockDuration="PT57S")
+    def __init__(self, bus: Bus, server: ServerProcess) -> None:
+        self.queue = server.create_queue(RequiresDuplicateDetection="true", DeadLetteringOnMessageExpiration="true")
+        self.sessions = server.create_queue(RequiresSession="true", UserMetadata="mine", LockDuration="PT57S")
         sender, receiver = bus.sender(self.queue), bus.receiver(self.queue)
         session_sender, session_receiver = bus.sender(self.sessions), bus.receiver(self.sessions, session_id="s")
         properties = AmqpMessageProperties(message_id="1")
@@ -48,14 +48,14 @@ class Before:
         for closing in bus.close_in_background():
             closing.result(20)
 
-    def check(self, bus: Bus, server: Served) -> None:
+    def check(self, bus: Bus, server: ServerProcess) -> None:
         sender, receiver = bus.sender(self.queue), bus.receiver(self.queue)
         session_receiver = bus.receiver(self.sessions, session_id="s")
-        wait_until(lambda: server.counts(self.queue) == (1, 1))
+        wait_until(lambda: server.message_counts(self.queue) == (1, 1))
         [due] = receive(receiver, 1)
         assert body_of(due) == b"due while it was down"
         sender.send_messages(ServiceBusMessage("again", message_id="1"))
-        assert server.counts(self.queue) == (1, 1), "it is a duplicate"
+        assert server.message_counts(self.queue) == (1, 1), "it is a duplicate"
         [deferred] = receiver.receive_deferred_messages(self.deferred)
         assert body_of(deferred) == b"deferred"
         told = deferred.raw_amqp_message.delivery_annotations or {}
@@ -76,16 +76,17 @@ class Before:
         assert (properties.user_metadata, properties.lock_duration) == ("mine", dt.timedelta(seconds=57))
 
 
-def test_all_is_there_after_a_restart(tmp_path: Path, loop: Loop) -> None:
-    with started(tmp_path) as server, ThreadPoolExecutor(2) as threads:
+def test_all_is_there_after_a_restart(tmp_path: Path, loop: AsyncDriver) -> None:
+    with run_server(tmp_path) as server, ThreadPoolExecutor(2) as threads:
         before = list(
             threads.map(
-                lambda bus: Before(bus, server), [Bus(Threads(), server, tls=False), Bus(loop, server, tls=True)]
+                lambda bus: MessagesBeforeRestart(bus, server),
+                [Bus(SyncDriver(), server, tls=False), Bus(loop, server, tls=True)],
             )
         )
         server.stop()
         server.start()
-        buses = [Bus(Threads(), server, tls=False), Bus(loop, server, tls=True)]
+        buses = [Bus(SyncDriver(), server, tls=False), Bus(loop, server, tls=True)]
         list(threads.map(lambda one, bus: one.check(bus, server), before, buses))
         for bus in buses:
             for closing in bus.close_in_background():

@@ -14,7 +14,7 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 def from_now(**duration: float) -> dt.datetime:
@@ -25,14 +25,16 @@ def scheduled_count(bus: Bus, queue: str) -> int | None:
     return bus.administration.get_queue_runtime_properties(queue).scheduled_message_count
 
 
-def test_a_scheduled_message_comes_when_it_is_due_with_a_new_number(every_bus: Bus, server: Served, queue: str) -> None:
+def test_a_scheduled_message_comes_when_it_is_due_with_a_new_number(
+    every_bus: Bus, server: ServerProcess, queue: str
+) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("now"))
     receiver.complete_message(receive(receiver, 1)[0])
     due = from_now(seconds=2.5)
     assert sender.schedule_messages([ServiceBusMessage("in a call"), ServiceBusMessage("and another")], due) == [2, 3]
     sender.send_messages(ServiceBusMessage("in a send", scheduled_enqueue_time_utc=due))
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
     found = receive(receiver, 3)
     assert dt.datetime.now(dt.UTC) >= due
     assert sorted(body_of(message) for message in found) == [b"and another", b"in a call", b"in a send"]
@@ -53,8 +55,8 @@ def test_a_scheduled_message_keeps_what_it_was_sent_with(bus: Bus, queue: str) -
     receiver.complete_message(message)
 
 
-def test_a_message_of_a_session_is_scheduled_into_it(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_a_message_of_a_session_is_scheduled_into_it(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     bus.sender(queue).schedule_messages(ServiceBusMessage("x", session_id="s"), from_now(seconds=1))
     receiver = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30)
     assert [body_of(message) for message in receive(receiver, 1)] == [b"x"]
@@ -74,8 +76,10 @@ def test_cancelled_messages_never_come(bus: Bus, queue: str) -> None:
     assert scheduled_count(bus, queue) == 0
 
 
-def test_a_number_that_is_not_of_a_scheduled_message_cannot_be_cancelled(bus: Bus, server: Served, queue: str) -> None:
-    other_queue = server.make_queue()
+def test_a_number_that_is_not_of_a_scheduled_message_cannot_be_cancelled(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
+    other_queue = server.create_queue()
     sender, other_sender, receiver = bus.sender(queue), bus.sender(other_queue), bus.receiver(queue)
     later = from_now(hours=1)
     sender.send_messages(ServiceBusMessage("active"))
@@ -105,7 +109,7 @@ def test_a_message_that_was_due_cannot_be_cancelled_any_more(bus: Bus, queue: st
     receiver.complete_message(message)
 
 
-def test_a_schedule_in_the_past_is_now(bus: Bus, server: Served, queue: str) -> None:
+def test_a_schedule_in_the_past_is_now(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     started = time.monotonic()
     long_ago = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
@@ -116,7 +120,7 @@ def test_a_schedule_in_the_past_is_now(bus: Bus, server: Served, queue: str) -> 
     assert [body_of(message) for message in found] == [b"in a call", b"in a send"]
     assert [message.sequence_number for message in found] == [number, number + 1]
     assert all(abs(message.enqueued_time_utc - dt.datetime.now(dt.UTC)).total_seconds() < 10 for message in found)
-    assert server.counts(queue) == (2, 0)
+    assert server.message_counts(queue) == (2, 0)
 
 
 def test_a_schedule_at_the_end_of_time_waits(bus: Bus, queue: str) -> None:

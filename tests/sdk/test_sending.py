@@ -12,29 +12,31 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 BATCH_LIMIT = 262_144
 
 
-def test_a_message_sent_is_received_and_completed(every_bus: Bus, server: Served, queue: str) -> None:
+def test_a_message_sent_is_received_and_completed(every_bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("an order"))
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
     [message] = receive(receiver, 1)
     assert body_of(message) == b"an order"
     receiver.complete_message(message)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_list_is_sent_as_one_and_received_in_its_order(bus: Bus, server: Served, queue: str) -> None:
+def test_a_list_is_sent_as_one_and_received_in_its_order(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages([ServiceBusMessage(f"order {number}") for number in range(20)])
-    assert server.counts(queue) == (20, 0)
+    assert server.message_counts(queue) == (20, 0)
     assert [body_of(message) for message in receive(receiver, 20)] == [b"order %d" % number for number in range(20)]
 
 
-def test_a_batch_takes_messages_up_to_the_limit_and_all_of_them_arrive(bus: Bus, server: Served, queue: str) -> None:
+def test_a_batch_takes_messages_up_to_the_limit_and_all_of_them_arrive(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
     sender = bus.sender(queue)
     batch = sender.create_message_batch()
     assert batch.max_size_in_bytes == BATCH_LIMIT
@@ -43,7 +45,7 @@ def test_a_batch_takes_messages_up_to_the_limit_and_all_of_them_arrive(bus: Bus,
     with pytest.raises(MessageSizeExceededError):
         batch.add_message(ServiceBusMessage(b"x" * 1_200))
     sender.send_messages(batch)
-    assert server.counts(queue) == (len(batch), 0)
+    assert server.message_counts(queue) == (len(batch), 0)
 
 
 def test_messages_of_several_sends_are_received_in_the_order_they_were_accepted_in(bus: Bus, queue: str) -> None:
@@ -53,6 +55,6 @@ def test_messages_of_several_sends_are_received_in_the_order_they_were_accepted_
     assert [body_of(message) for message in receive(receiver, 10)] == [b"order %d" % number for number in range(10)]
 
 
-def test_the_name_of_a_queue_is_found_in_any_spelling(bus: Bus, server: Served, queue: str) -> None:
+def test_the_name_of_a_queue_is_found_in_any_spelling(bus: Bus, server: ServerProcess, queue: str) -> None:
     bus.sender(queue.upper()).send_messages(ServiceBusMessage("an order"))
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)

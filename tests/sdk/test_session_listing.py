@@ -13,13 +13,13 @@ from tests.sdk.bus import receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SESSIONS = {"RequiresSession": "true"}
 
 
-def test_sessions_with_messages_or_a_state_are_listed_and_no_others(every_bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_sessions_with_messages_or_a_state_are_listed_and_no_others(every_bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     sender, done = every_bus.sender(queue), every_bus.receiver(queue, session_id="done")
     state, cleared = every_bus.receiver(queue, session_id="state"), every_bus.receiver(queue, session_id="cleared")
     sender.send_messages([ServiceBusMessage("x", session_id=session) for session in ("full", "done", "full", "state")])
@@ -31,15 +31,15 @@ def test_sessions_with_messages_or_a_state_are_listed_and_no_others(every_bus: B
     assert sorted(every_bus.list_sessions(queue)) == ["full", "state"]
 
 
-def test_many_sessions_are_listed_page_by_page_each_once(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_many_sessions_are_listed_page_by_page_each_once(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     names = [f"session {number}" for number in range(230)]
     bus.sender(queue).send_messages([ServiceBusMessage("x", session_id=name) for name in names for _ in range(2)])
     assert sorted(bus.list_sessions(queue)) == sorted(names)
 
 
-def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     sender, early, late = bus.sender(queue), bus.receiver(queue, session_id="1"), bus.receiver(queue, session_id="2")
     sender.send_messages(ServiceBusMessage("x", session_id="without"))
     early.session.set_state("x")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceiver
 
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SHORTEST = {"RequiresSession": "true", "LockDuration": "PT5S"}
 LOST: dict[str, Callable[[ServiceBusReceiver, Any], object]] = {
@@ -31,8 +31,8 @@ LOST: dict[str, Callable[[ServiceBusReceiver, Any], object]] = {
 """What whoever has lost a session cannot do."""
 
 
-def test_a_renewed_session_lasts_longer(every_bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_a_renewed_session_lasts_longer(every_bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     session = every_bus.receiver(queue, session_id="s").session
     before = session.locked_until_utc
     assert before is not None
@@ -41,12 +41,12 @@ def test_a_renewed_session_lasts_longer(every_bus: Bus, server: Served) -> None:
     assert session.locked_until_utc == after
 
 
-def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus, server: Served) -> None:
+def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus, server: ServerProcess) -> None:
     """Both at once: the shortest lock lasts five seconds, and real time has to pass.
 
     The SDK looks at its own clock first; then it is made to believe in its locks, and the server says no.
     """
-    queue, renewed_queue = server.make_queue(**SHORTEST), server.make_queue(**SHORTEST)
+    queue, renewed_queue = server.create_queue(**SHORTEST), server.create_queue(**SHORTEST)
     sender, renewed_sender = bus.sender(queue), bus.sender(renewed_queue)
     renewed_sender.send_messages(ServiceBusMessage("renewed", session_id="s"))
     sender.send_messages([ServiceBusMessage(f"{name} {number}", session_id=name) for name in LOST for number in (1, 2)])
@@ -77,4 +77,4 @@ def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus, 
     assert renewed_receiver.session.auto_renew_error is None
     renewed_receiver.complete_message(renewed)
     stop_renewing()
-    assert server.counts(renewed_queue) == (0, 0)
+    assert server.message_counts(renewed_queue) == (0, 0)

@@ -8,8 +8,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusQuotaExceededError
 
-from tests.sdk.bus import Bus, Threads
-from tests.served_here import serving_here
+from tests.sdk.bus import Bus, SyncDriver
+from tests.served_here import run_server_in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,9 +18,9 @@ SIZE = 250_000
 
 
 def test_states_fill_a_queue_until_one_is_cleared(tmp_path: Path) -> None:
-    with serving_here(tmp_path) as server:
-        bus = Bus(Threads(), server, tls=False)
-        queue = server.make_queue(RequiresSession="true")
+    with run_server_in_process(tmp_path) as server:
+        bus = Bus(SyncDriver(), server, tls=False)
+        queue = server.create_queue(RequiresSession="true")
         object.__setattr__(server.namespace.find(queue).description, "max_size_mb", 1)
         sender = bus.sender(queue)
         first, second = [bus.receiver(queue, session_id=name).session for name in "ab"]

@@ -12,7 +12,7 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 SESSIONS = {"RequiresSession": "true"}
 
@@ -21,8 +21,8 @@ def messages(session: str, *bodies: str) -> list[ServiceBusMessage]:
     return [ServiceBusMessage(body, session_id=session) for body in bodies]
 
 
-def test_a_named_session_gives_its_messages_in_order_and_no_others(every_bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_a_named_session_gives_its_messages_in_order_and_no_others(every_bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue, session_id="red")
     for number in range(5):
         sender.send_messages(messages("red", f"red {number}") + messages("blue", f"blue {number}"))
@@ -34,11 +34,11 @@ def test_a_named_session_gives_its_messages_in_order_and_no_others(every_bus: Bu
     for message in found:
         receiver.complete_message(message)
     assert receiver.receive_messages(max_wait_time=0.3) == []
-    assert server.counts(queue) == (5, 0)
+    assert server.message_counts(queue) == (5, 0)
 
 
-def test_the_next_free_session_is_the_one_of_the_oldest_message(every_bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_the_next_free_session_is_the_one_of_the_oldest_message(every_bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     every_bus.sender(queue).send_messages(messages("b", "1") + messages("a", "2") + messages("b", "3"))
     first = every_bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
     assert first.session.session_id == "b"
@@ -48,8 +48,10 @@ def test_the_next_free_session_is_the_one_of_the_oldest_message(every_bus: Bus, 
     assert [body_of(message) for message in receive(second, 1)] == [b"2"]
 
 
-def test_who_waits_for_any_session_gets_the_first_that_comes_or_is_told_that_none_did(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_who_waits_for_any_session_gets_the_first_that_comes_or_is_told_that_none_did(
+    bus: Bus, server: ServerProcess
+) -> None:
+    queue = server.create_queue(**SESSIONS)
     impatient = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
     with pytest.raises(OperationTimeoutError):
         impatient.receive_messages()
@@ -62,8 +64,10 @@ def test_who_waits_for_any_session_gets_the_first_that_comes_or_is_told_that_non
     assert [body_of(message) for message in receive(patient, 1)] == [b"more"]
 
 
-def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_is_closed(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_is_closed(
+    bus: Bus, server: ServerProcess
+) -> None:
+    queue = server.create_queue(**SESSIONS)
     bus.sender(queue).send_messages(messages("mine", "0", "1", "2", "3"))
     holder = bus.receiver(queue, session_id="mine", prefetch_count=10)
     completed, _ = receive(holder, 2)
@@ -79,16 +83,16 @@ def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_is_clo
     assert [(body_of(message), message.delivery_count) for message in again] == [(b"1", 0), (b"2", 0), (b"3", 0)]
 
 
-def test_a_session_without_messages_can_be_named_and_gets_those_that_come(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_a_session_without_messages_can_be_named_and_gets_those_that_come(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     receiver = bus.receiver(queue, session_id="empty")
     assert receiver.session.session_id == "empty"
     bus.sender(queue).send_messages(messages("other", "not this") + messages("empty", "this"))
     assert [body_of(message) for message in receive(receiver, 1)] == [b"this"]
 
 
-def test_an_abandoned_message_comes_again_before_those_behind_it(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_an_abandoned_message_comes_again_before_those_behind_it(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     bus.sender(queue).send_messages(messages("s", "1", "2", "3"))
     receiver = bus.receiver(queue, session_id="s")
     first, second = receive(receiver, 2)
@@ -98,8 +102,10 @@ def test_an_abandoned_message_comes_again_before_those_behind_it(bus: Bus, serve
     assert [(body_of(message), message.delivery_count) for message in found] == [(b"1", 1), (b"2", 1), (b"3", 0)]
 
 
-def test_what_is_dead_lettered_or_abandoned_too_often_is_received_without_a_session(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS, MaxDeliveryCount="1")
+def test_what_is_dead_lettered_or_abandoned_too_often_is_received_without_a_session(
+    bus: Bus, server: ServerProcess
+) -> None:
+    queue = server.create_queue(**SESSIONS, MaxDeliveryCount="1")
     bus.sender(queue).send_messages(messages("s", "bad", "worse", "good"))
     receiver = bus.receiver(queue, session_id="s")
     bad, worse, good = receive(receiver, 3)
@@ -112,20 +118,20 @@ def test_what_is_dead_lettered_or_abandoned_too_often_is_received_without_a_sess
     assert [message.dead_letter_reason for message in found] == ["unreadable", "MaxDeliveryCountExceeded"]
     for message in found:
         dead_letters.complete_message(message)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_messages_of_a_session_can_be_received_and_deleted(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_messages_of_a_session_can_be_received_and_deleted(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     bus.sender(queue).send_messages(messages("s", "1", "2") + messages("t", "3"))
     receiver = bus.receiver(queue, session_id="s", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     assert [body_of(message) for message in receive(receiver, 2)] == [b"1", b"2"]
     assert receiver.receive_messages(max_wait_time=0.3) == []
-    assert server.counts(queue) == (1, 0)
+    assert server.message_counts(queue) == (1, 0)
 
 
-def test_the_id_of_a_session_can_be_any_text(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(**SESSIONS)
+def test_the_id_of_a_session_can_be_any_text(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**SESSIONS)
     ids = ["", "x", "xx", "ü" * 128, "a/b c\n'\"\0%2F"]
     receivers = [bus.receiver(queue, session_id=one) for one in ids[1:]]
     bus.sender(queue).send_messages([message for one in ids for message in messages(one, f"in {one}")])
@@ -142,11 +148,11 @@ def test_the_id_of_a_session_can_be_any_text(bus: Bus, server: Served) -> None:
 
 
 def test_a_queue_that_requires_no_sessions_takes_their_ids_and_gives_the_messages_to_anyone(
-    bus: Bus, server: Served, queue: str
+    bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, one, another = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     sender.send_messages([*messages("s", "1", "2"), ServiceBusMessage("3")])
     found = receive(one, 1) + receive(another, 2)
     assert [(body_of(message), message.session_id) for message in found] == [(b"1", "s"), (b"2", "s"), (b"3", None)]
     one.complete_message(found[0])
-    assert server.counts(queue) == (2, 0)
+    assert server.message_counts(queue) == (2, 0)

@@ -14,7 +14,7 @@ from tests.sdk.bus import body_of, receive
 
 if TYPE_CHECKING:
     from tests.sdk.bus import Bus
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 ALLOWED = {
     "Active": (True, True),
@@ -41,7 +41,7 @@ def check(sender: Any, receiver: Any, status: str) -> None:  # noqa: ANN401  # t
 
 
 def test_a_status_holds_for_links_that_are_open_and_for_new_ones_until_it_is_active_again(
-    bus: Bus, server: Served
+    bus: Bus, server: ServerProcess
 ) -> None:
     """A sender learns only of a lost link at first, whatever the reason was; when it attaches again it is told."""
     patient = bus.client(retry_total=1, retry_backoff_factor=0.1, retry_mode="fixed")
@@ -49,7 +49,7 @@ def test_a_status_holds_for_links_that_are_open_and_for_new_ones_until_it_is_act
     assert bus.administration is not None, "it is made once"
 
     def close_and_open(status: str) -> None:
-        queue = server.make_queue()
+        queue = server.create_queue()
         sender, receiver = bus.sender(queue, client=patient), bus.receiver(queue, client=patient)
         sender.send_messages([ServiceBusMessage(f"{number}") for number in range(5)])
         receiver.complete_message(receive(receiver, 1)[0])
@@ -58,7 +58,7 @@ def test_a_status_holds_for_links_that_are_open_and_for_new_ones_until_it_is_act
         check(sender, receiver, status)
         check(*links, status)
         can_send, can_receive = ALLOWED[status]
-        assert server.counts(queue) == (4 + 2 * can_send - 2 * can_receive, 0)
+        assert server.message_counts(queue) == (4 + 2 * can_send - 2 * can_receive, 0)
         bus.update_queue(queue, status="Active")
         check(sender, receiver, "Active")
 
@@ -66,8 +66,8 @@ def test_a_status_holds_for_links_that_are_open_and_for_new_ones_until_it_is_act
         list(threads.map(close_and_open, CLOSED))
 
 
-def test_a_queue_can_be_made_closed(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(Status="Disabled")
+def test_a_queue_can_be_made_closed(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(Status="Disabled")
     check(bus.sender(queue), bus.receiver(queue), "Disabled")
     assert bus.administration.get_queue(queue).status == "Disabled"
 
@@ -82,8 +82,8 @@ def test_who_waits_for_messages_is_told_at_once(bus: Bus, queue: str) -> None:
         waiting.result(10)
 
 
-def test_who_has_a_session_or_waits_for_one_is_told(bus: Bus, server: Served) -> None:
-    queue = server.make_queue(RequiresSession="true")
+def test_who_has_a_session_or_waits_for_one_is_told(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(RequiresSession="true")
     bus.sender(queue).send_messages(ServiceBusMessage("x", session_id="s"))
     holder = bus.receiver(queue, session_id="s")
     receive(holder, 1)

@@ -10,19 +10,19 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus import ServiceBusMessage
 
-from tests.sdk.bus import Bus, Loop, Threads, body_of, receive
+from tests.sdk.bus import AsyncDriver, Bus, SyncDriver, body_of, receive
 from tests.served import wait_until
-from tests.served_here import serving_here
+from tests.served_here import run_server_in_process
 from twinbus.server import single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
 
 
-class SetForward:
+class AdvancedClock:
     """The real time, and some."""
 
     def __init__(self) -> None:
@@ -34,27 +34,27 @@ class SetForward:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000 + round(self._more_s * 1000)
 
-    def set_forward(self, seconds: float, server: ServedHere) -> None:
+    def set_forward(self, seconds: float, server: InProcessServer) -> None:
         """On both clocks; what is due by then is done."""
         self._more_s += seconds
-        on_earlier = server.namespace.timers.on_earlier
+        on_earlier = server.namespace.timers.on_earlier_deadline
         assert on_earlier is not None
         server._loop.call_soon_threadsafe(on_earlier)  # noqa: SLF001  # the timers look at the clock again
 
 
-CLOCK = SetForward()
+CLOCK = AdvancedClock()
 
 
 @pytest.fixture(scope="module")
-def later_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+def later_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "SystemClock", lambda: CLOCK)
-        with serving_here(tmp_path_factory.mktemp("later")) as server:
+        with run_server_in_process(tmp_path_factory.mktemp("later")) as server:
             yield server
 
 
 @pytest.fixture(scope="module")
-def ends(later_server: ServedHere) -> Iterator[list[Future[Any]]]:
+def ends(later_server: InProcessServer) -> Iterator[list[Future[Any]]]:
     """Connections that are being closed; all are before their server stops."""
     assert later_server is not None
     futures: list[Future[Any]] = []
@@ -64,22 +64,22 @@ def ends(later_server: ServedHere) -> Iterator[list[Future[Any]]]:
 
 
 @pytest.fixture
-def both(later_server: ServedHere, ends: list[Future[Any]], loop: Loop) -> Iterator[list[Bus]]:
+def both(later_server: InProcessServer, ends: list[Future[Any]], loop: AsyncDriver) -> Iterator[list[Bus]]:
     """The sync client and the aio client: time passes for both at once."""
-    buses = [Bus(Threads(), later_server, tls=False), Bus(loop, later_server, tls=False)]
+    buses = [Bus(SyncDriver(), later_server, tls=False), Bus(loop, later_server, tls=False)]
     yield buses
     ends += [closing for bus in buses for closing in bus.close_in_background()]
 
 
-def test_the_id_of_a_message_is_forgotten_after_the_window(both: list[Bus], later_server: ServedHere) -> None:
+def test_the_id_of_a_message_is_forgotten_after_the_window(both: list[Bus], later_server: InProcessServer) -> None:
     """It is counted from the first message, however often that is sent again."""
-    queue = later_server.make_queue(RequiresDuplicateDetection="true", DuplicateDetectionHistoryTimeWindow="PT1M")
+    queue = later_server.create_queue(RequiresDuplicateDetection="true", DuplicateDetectionHistoryTimeWindow="PT1M")
     senders = [bus.sender(queue) for bus in both]
 
     def send() -> int:
         for number, sender in enumerate(senders):
             sender.send_messages(ServiceBusMessage("x", message_id=f"of {number}"))
-        return later_server.counts(queue)[0]
+        return later_server.message_counts(queue)[0]
 
     counts = [send(), send()]
     for seconds in (50, 15, 50, 15):
@@ -88,23 +88,23 @@ def test_the_id_of_a_message_is_forgotten_after_the_window(both: list[Bus], late
     assert counts == [2, 2, 2, 4, 4, 6]
 
 
-def test_a_window_that_is_made_shorter_holds_at_once(both: list[Bus], later_server: ServedHere) -> None:
-    queue = later_server.make_queue(RequiresDuplicateDetection="true")
+def test_a_window_that_is_made_shorter_holds_at_once(both: list[Bus], later_server: InProcessServer) -> None:
+    queue = later_server.create_queue(RequiresDuplicateDetection="true")
     sender = both[0].sender(queue)
     sender.send_messages(ServiceBusMessage("x", message_id="1"))
     CLOCK.set_forward(25, later_server)
     sender.send_messages(ServiceBusMessage("x", message_id="1"))
-    assert later_server.counts(queue) == (1, 0)
+    assert later_server.message_counts(queue) == (1, 0)
     both[1].update_queue(queue, duplicate_detection_history_time_window=dt.timedelta(seconds=20))
     sender.send_messages(ServiceBusMessage("x", message_id="1"))
-    assert later_server.counts(queue) == (2, 0)
+    assert later_server.message_counts(queue) == (2, 0)
 
 
 def test_a_queue_that_nobody_uses_is_deleted_and_one_that_is_received_from_is_not(
-    both: list[Bus], later_server: ServedHere
+    both: list[Bus], later_server: InProcessServer
 ) -> None:
-    idle, sent_to, received_from = [later_server.make_queue(AutoDeleteOnIdle="PT5M") for _ in range(3)]
-    unlimited = later_server.make_queue()
+    idle, sent_to, received_from = [later_server.create_queue(AutoDeleteOnIdle="PT5M") for _ in range(3)]
+    unlimited = later_server.create_queue()
     senders = [bus.sender(sent_to) for bus in both]
     receivers = [bus.receiver(received_from) for bus in both]
     for sender, receiver in zip(senders, receivers, strict=True):
@@ -125,17 +125,19 @@ def test_a_queue_that_nobody_uses_is_deleted_and_one_that_is_received_from_is_no
 
     wait_until(lambda: is_gone(idle))
     assert not is_gone(sent_to)
-    assert later_server.counts(sent_to) == (4, 0)
+    assert later_server.message_counts(sent_to) == (4, 0)
     CLOCK.set_forward(200, later_server)
     wait_until(lambda: is_gone(sent_to))
     assert not is_gone(received_from)
     assert not is_gone(unlimited)
     administration.create_queue(sent_to)
-    assert later_server.counts(sent_to) == (0, 0), "it is another queue"
+    assert later_server.message_counts(sent_to) == (0, 0), "it is another queue"
 
 
-def test_a_deferred_message_whose_lock_is_over_is_there_for_others(both: list[Bus], later_server: ServedHere) -> None:
-    queues = [later_server.make_queue() for _ in both]
+def test_a_deferred_message_whose_lock_is_over_is_there_for_others(
+    both: list[Bus], later_server: InProcessServer
+) -> None:
+    queues = [later_server.create_queue() for _ in both]
     receivers = [bus.receiver(queue) for bus, queue in zip(both, queues, strict=True)]
     others = [bus.receiver(queue) for bus, queue in zip(both, queues, strict=True)]
     for bus, queue, receiver in zip(both, queues, receivers, strict=True):
@@ -150,8 +152,8 @@ def test_a_deferred_message_whose_lock_is_over_is_there_for_others(both: list[Bu
         assert other.peek_messages(sequence_number=1) == []
 
 
-def test_the_life_of_a_scheduled_message_begins_when_it_is_due(both: list[Bus], later_server: ServedHere) -> None:
-    queue = later_server.make_queue(DefaultMessageTimeToLive="PT30S")
+def test_the_life_of_a_scheduled_message_begins_when_it_is_due(both: list[Bus], later_server: InProcessServer) -> None:
+    queue = later_server.create_queue(DefaultMessageTimeToLive="PT30S")
     for bus in both:
         due = dt.datetime.fromtimestamp(CLOCK.wall_ms() / 1000 + 300, dt.UTC)
         bus.sender(queue).schedule_messages(ServiceBusMessage("x"), due)

@@ -23,7 +23,7 @@ def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) -> None:
     sender = every_bus.topic_sender(topic)
     sender.send_messages(ServiceBusMessage(LARGE, application_properties={"n": 1}))
     for name in ("one", "two"):
-        receiver = every_bus.subscriber(topic, name)
+        receiver = every_bus.subscription_receiver(topic, name)
         (message,) = receive(receiver, 1)
         assert body_of(message) == LARGE.encode()
         assert message.application_properties == {b"n": 1}
@@ -38,7 +38,7 @@ def test_a_batch_is_published_together(bus: Bus) -> None:
     sender = bus.topic_sender(topic)
     sender.send_messages([ServiceBusMessage(f"{number}") for number in range(20)])
     for name in ("one", "two"):
-        found = receive(bus.subscriber(topic, name, receive_mode="receiveanddelete"), 20)
+        found = receive(bus.subscription_receiver(topic, name, receive_mode="receiveanddelete"), 20)
         assert [body_of(message) for message in found] == [b"%d" % number for number in range(20)]
 
 
@@ -49,7 +49,7 @@ def test_sql_rules_choose_and_change(bus: Bus) -> None:
     administration.delete_rule(topic, "red", "$Default")
     rule, action = SqlRuleFilter("color = 'red' AND size > 2"), SqlRuleAction("SET sys.Label = 'hot'; SET seen = 1")
     administration.create_rule(topic, "red", "warm", filter=rule, action=action)
-    sender, receiver = bus.topic_sender(topic), bus.subscriber(topic, "red")
+    sender, receiver = bus.topic_sender(topic), bus.subscription_receiver(topic, "red")
     for color, size in (("red", 1), ("blue", 3), ("red", 3)):
         sender.send_messages(
             ServiceBusMessage(f"{color} {size}", application_properties={"color": color, "size": size})
@@ -71,15 +71,15 @@ def test_correlation_rules_choose(bus: Bus) -> None:
         sender.send_messages(
             ServiceBusMessage(f"{subject} {region}", subject=subject, application_properties={"region": region})
         )
-    assert [body_of(one) for one in receive(bus.subscriber(topic, "mine"), 1)] == [b"order eu"]
-    assert len(receive(bus.subscriber(topic, "all"), 3)) == 3
+    assert [body_of(one) for one in receive(bus.subscription_receiver(topic, "mine"), 1)] == [b"order eu"]
+    assert len(receive(bus.subscription_receiver(topic, "all"), 3)) == 3
     runtime = administration.get_subscription_runtime_properties(topic, "mine")
     assert runtime.active_message_count == 1
 
 
 def test_a_scheduled_message_is_published_when_it_is_due_and_can_be_cancelled(bus: Bus) -> None:
     topic = bus.topic("one")
-    sender, receiver = bus.topic_sender(topic), bus.subscriber(topic, "one")
+    sender, receiver = bus.topic_sender(topic), bus.subscription_receiver(topic, "one")
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     (kept,) = sender.schedule_messages(ServiceBusMessage("soon"), now + dt.timedelta(seconds=2))
     (cancelled,) = sender.schedule_messages(ServiceBusMessage("never"), now + dt.timedelta(seconds=2))
@@ -97,7 +97,7 @@ def test_sessions_of_a_subscription(bus: Bus) -> None:
     sender = bus.topic_sender(topic)
     for number in range(4):
         sender.send_messages(ServiceBusMessage(f"{number}", session_id=f"s{number % 2}"))
-    receiver = bus.subscriber(topic, "one", session_id="s1")
+    receiver = bus.subscription_receiver(topic, "one", session_id="s1")
     found = receive(receiver, 2)
     assert [(body_of(message), message.session_id) for message in found] == [(b"1", "s1"), (b"3", "s1")]
     receiver.session.set_state(b"half")
@@ -106,7 +106,7 @@ def test_sessions_of_a_subscription(bus: Bus) -> None:
 
 def test_dead_letters_deferral_and_peeking_of_a_subscription(bus: Bus) -> None:
     topic = bus.topic("one", "two")
-    sender, receiver = bus.topic_sender(topic), bus.subscriber(topic, "one")
+    sender, receiver = bus.topic_sender(topic), bus.subscription_receiver(topic, "one")
     sender.send_messages([ServiceBusMessage(LARGE + name) for name in ("dead", "deferred", "left")])
     dead, deferred = receive(receiver, 2)
     receiver.dead_letter_message(dead, reason="bad", error_description="very")
@@ -115,9 +115,9 @@ def test_dead_letters_deferral_and_peeking_of_a_subscription(bus: Bus) -> None:
     (again,) = receiver.receive_deferred_messages([deferred.sequence_number])
     receiver.complete_message(again)
     assert body_of(again) == LARGE.encode() + b"deferred"
-    (found,) = receive(bus.subscriber(topic, "one", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
+    (found,) = receive(bus.subscription_receiver(topic, "one", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
     assert (body_of(found), found.dead_letter_reason) == (LARGE.encode() + b"dead", "bad")
-    assert len(receive(bus.subscriber(topic, "two", receive_mode="receiveanddelete"), 3)) == 3
+    assert len(receive(bus.subscription_receiver(topic, "two", receive_mode="receiveanddelete"), 3)) == 3
 
 
 def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -> None:
@@ -131,4 +131,4 @@ def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -
 def test_a_subscription_that_is_not_there(bus: Bus) -> None:
     topic = bus.topic("one")
     with pytest.raises(MessagingEntityNotFoundError):
-        bus.subscriber(topic, "other").receive_messages(max_wait_time=1)
+        bus.subscription_receiver(topic, "other").receive_messages(max_wait_time=1)

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import started
+from tests.served import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted(file.name.removesuffix(".test.js") for file in HERE.glob("*.test.js"))
-PATIENCE_S = 90
+TIMEOUT_S = 90
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     assert (HERE / "node_modules").is_dir(), "tools/setup installs the SDK"
-    with started(tmp_path_factory.mktemp("sdk_js")) as server:
+    with run_server(tmp_path_factory.mktemp("sdk_js")) as server:
         yield server
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_program_finds_what_it_expects(program: str, server: Served) -> None:
+def test_the_program_finds_what_it_expects(program: str, server: ServerProcess) -> None:
     environment = {
         "TWINBUS_PLAIN": server.connection_string,
         "TWINBUS_TLS": server.tls_connection_string,
@@ -47,7 +47,7 @@ def test_the_program_finds_what_it_expects(program: str, server: Served) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert run.returncode == 0, run.stdout

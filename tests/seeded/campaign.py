@@ -11,7 +11,7 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from tests.seeded.outcome import Outcome, attempt
+from tests.seeded.outcome import RunOutcome, run_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 10.0
 
 
-class Run(Protocol):
+class SeededRun(Protocol):
     """Does what follows from a seed, and raises what it finds. How many steps that were."""
 
     def __call__(self, seed: int, *, is_tracing: bool = False) -> int: ...
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def parser_for(prog: str, description: str) -> argparse.ArgumentParser:
+def make_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--runs", type=int, help="how many; without it, --steps and --minutes: until interrupted")
     parser.add_argument("--steps", type=int, help="how many at least, in as many runs as it takes")
@@ -41,36 +41,36 @@ def parser_for(prog: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def carry_out(run: Run, prog: str, options: argparse.Namespace) -> int:
+def run_command(run: SeededRun, prog: str, options: argparse.Namespace) -> int:
     """The exit code: 1 if anything was found."""
-    return _trace(run, options.seed) if options.trace else _campaign(run, prog, options)
+    return _trace(run, options.seed) if options.trace else _run_seeds(run, prog, options)
 
 
-def _campaign(run: Run, prog: str, options: argparse.Namespace) -> int:
+def _run_seeds(run: SeededRun, prog: str, options: argparse.Namespace) -> int:
     started = reported = time.monotonic()
     until = float("inf") if options.minutes is None else started + options.minutes * 60
     runs = steps = 0
     failed = []
     seeds = itertools.count(options.seed) if options.runs is None else range(options.seed, options.seed + options.runs)
-    for outcome in _outcomes(run, iter(seeds), options.processes):
+    for outcome in _run_in_processes(run, iter(seeds), options.processes):
         runs += 1
         steps += outcome.steps
         if outcome.fault is not None:
             failed.append(outcome.seed)
-            say(f"FOUND by seed {outcome.seed}: {outcome.fault}")
-            say(f"  once more: {prog} --seed {outcome.seed} --runs 1 --trace")
+            print_line(f"FOUND by seed {outcome.seed}: {outcome.fault}")
+            print_line(f"  once more: {prog} --seed {outcome.seed} --runs 1 --trace")
         if time.monotonic() - reported >= PROGRESS_EVERY_S:
             reported = time.monotonic()
-            say(f"{reported - started:,.0f} s: {runs:,} runs, {steps:,} steps, {len(failed)} failed")
+            print_line(f"{reported - started:,.0f} s: {runs:,} runs, {steps:,} steps, {len(failed)} failed")
         if time.monotonic() >= until or steps >= (options.steps or float("inf")):
             break  # and those under way in other processes are for nothing
     rate = steps / max(time.monotonic() - started, 0.001)
-    say(f"{runs:,} runs of {steps:,} steps, {rate:,.0f} steps/s, {len(failed)} failed, from seed {options.seed}")
+    print_line(f"{runs:,} runs of {steps:,} steps, {rate:,.0f} steps/s, {len(failed)} failed, from seed {options.seed}")
     return 1 if failed else 0
 
 
-def _outcomes(run: Run, seeds: Iterator[int], processes: int) -> Iterator[Outcome]:
-    one = partial(attempt, run)
+def _run_in_processes(run: SeededRun, seeds: Iterator[int], processes: int) -> Iterator[RunOutcome]:
+    one = partial(run_seed, run)
     if processes == 1:
         yield from map(one, seeds)
         return
@@ -78,11 +78,11 @@ def _outcomes(run: Run, seeds: Iterator[int], processes: int) -> Iterator[Outcom
         yield from pool.imap(one, seeds, chunksize=10)
 
 
-def _trace(run: Run, seed: int) -> int:
+def _trace(run: SeededRun, seed: int) -> int:
     try:
         run(seed, is_tracing=True)
     except Exception:  # noqa: BLE001
-        say(traceback.format_exc())
+        print_line(traceback.format_exc())
         return 1
-    say(f"seed {seed}: nothing found")
+    print_line(f"seed {seed}: nothing found")
     return 0

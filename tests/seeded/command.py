@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
     return subprocess.run(
         [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -19,7 +19,7 @@ def command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[
 
 def assert_a_seed_means_the_same_steps_in_every_process(module: str) -> None:
     arguments = ("-m", module, "--seed", "7", "--runs", "1", "--trace")
-    first, second = command(*arguments, hash_seed=1), command(*arguments, hash_seed=2)
+    first, second = run_python(*arguments, hash_seed=1), run_python(*arguments, hash_seed=2)
     assert first.stdout == second.stdout
     assert len(first.stdout.splitlines()) > 50
 
@@ -27,10 +27,10 @@ def assert_a_seed_means_the_same_steps_in_every_process(module: str) -> None:
 def assert_a_run_that_fails_says_how_to_repeat_it(module: str, planted: str, runs: int) -> None:
     """`planted` is code that makes the broker wrong."""
     script = f"import sys\nfrom {module}.__main__ import main\n{planted}\nsys.exit(main())\n"
-    ran = command("-c", script, "--runs", str(runs), "--processes", "1")
+    ran = run_python("-c", script, "--runs", str(runs), "--processes", "1")
     assert ran.returncode == 1
     seed, *_ = [line.split()[3][:-1] for line in ran.stdout.splitlines() if line.startswith("FOUND by seed")]
     assert f"once more: python -m {module} --seed {seed} --runs 1 --trace" in ran.stdout
-    again = command("-c", script, "--seed", seed, "--runs", "1", "--trace")
+    again = run_python("-c", script, "--seed", seed, "--runs", "1", "--trace")
     assert again.returncode == 1
     assert "Violation" in again.stdout

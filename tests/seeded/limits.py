@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def in_force(constants: list[tuple[Any, str, int]]) -> Iterator[None]:
+def patched_constants(constants: list[tuple[Any, str, int]]) -> Iterator[None]:
     """Constants of modules, by name, have these values for a while."""
     before = [(module, name, getattr(module, name)) for module, name, _ in constants]
     for module, name, value in constants:

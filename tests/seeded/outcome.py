@@ -8,21 +8,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     seed: int
     steps: int
     fault: str | None
 
 
-def attempt(run: Callable[[int], int], seed: int) -> Outcome:
+def run_seed(run: Callable[[int], int], seed: int) -> RunOutcome:
     """Whatever is raised is a finding: a broker that stumbles is as wrong as one that loses a message."""
     try:
-        return Outcome(seed, run(seed), None)
+        return RunOutcome(seed, run(seed), None)
     except Exception as error:  # noqa: BLE001
-        return Outcome(seed, 0, described(error))
+        return RunOutcome(seed, 0, describe_error(error))
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What a run found; of several, which one commit may show, the first."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

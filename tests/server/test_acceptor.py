@@ -15,19 +15,19 @@ import uvloop
 
 from tests.served import wait_until
 from twinbus.server import listening
-from twinbus.server.acceptor import NO_ROOM_S, Acceptor
+from twinbus.server.acceptor import ACCEPT_RETRY_S, Acceptor
 from twinbus.server.admission import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from twinbus.amqp.peers import Slot
+    from twinbus.amqp.peers import ConnectionSlot
 
 WAIT_S = 20.0
 
 
 class Echo(asyncio.Protocol):
-    def __init__(self, slot: Slot | None) -> None:
+    def __init__(self, slot: ConnectionSlot | None) -> None:
         assert slot is not None
         self.slot = slot
 
@@ -45,13 +45,13 @@ class Door:
     """An acceptor on a socket of its own, and the protocols it has made."""
 
     def __init__(self, admission: Admission, *, first_bytes_s: float = 60.0) -> None:
-        (self.sock,) = listening.bind("127.0.0.1", 0)
+        (self.sock,) = listening.bind_sockets("127.0.0.1", 0)
         self.port = self.sock.getsockname()[1]
         self.admission = admission
-        self.acceptor = Acceptor(self.sock, admission, first_bytes_s=first_bytes_s)
+        self.acceptor = Acceptor(self.sock, admission, first_bytes_timeout_s=first_bytes_s)
         self.made: list[Echo] = []
 
-    def make(self, slot: Slot | None) -> Echo:
+    def make(self, slot: ConnectionSlot | None) -> Echo:
         self.made.append(Echo(slot))
         return self.made[-1]
 
@@ -162,7 +162,7 @@ def test_a_connection_dropped_before_its_handshake_has_begun_leaves_its_slot(tls
         assert slot is not None
         released: list[bool] = []
         slot.on_released = lambda: released.append(True)
-        door.acceptor.start(theirs, slot)
+        door.acceptor.start_protocol(theirs, slot)
         slot.drop()  # in the same turn of the loop: the task has not begun to run
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -213,7 +213,7 @@ def test_no_more_open_files_are_no_busy_loop_and_one_record(caplog: pytest.LogCa
             assert sock.accepts == 1
             acceptor.close()
 
-    assert NO_ROOM_S >= 1.0
+    assert ACCEPT_RETRY_S >= 1.0
     with caplog.at_level(logging.WARNING):
         run(test)
     (record,) = caplog.records

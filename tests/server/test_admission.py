@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinbus.server.admission import CLOSING_MAX, GRACE_S, SPARE, Admission, Slot, network_of
+from twinbus.server.admission import (
+    HANDSHAKE_GRACE_S,
+    MAX_CLOSING_CONNECTIONS,
+    SPARE_CONNECTIONS,
+    Admission,
+    Slot,
+    network_of,
+)
 from twinbus.server.process import CONNECTIONS_PER_COLLECTION
 
 if TYPE_CHECKING:
@@ -36,7 +43,7 @@ class Door:
 
     def fill_spare(self) -> None:
         """Have as many connections above the cap as there may be."""
-        for number in range(SPARE):
+        for number in range(SPARE_CONNECTIONS):
             self.get(f"2001:db8:{number:x}::1").busy()
 
     def get(self, host: str = HERE) -> Slot:
@@ -67,7 +74,7 @@ def test_a_connection_in_its_handshake_has_its_grace_and_the_newest_is_refused()
     first.busy()
     second.busy()
     door.fill_spare()
-    door.now_s += GRACE_S - 0.1
+    door.now_s += HANDSHAKE_GRACE_S - 0.1
     assert door.come("203.0.113.1") is None
     door.now_s += 0.1
     assert door.come("203.0.113.1") is not None
@@ -149,21 +156,21 @@ def test_bytes_that_have_arrived_unread_are_seen_before_a_connection_is_dropped(
     first, second = door.get(), door.get(THERE)
 
     def look() -> bool:
-        first.look = None
+        first.check_readable = None
         first.busy()
         return True
 
-    first.look = look
+    first.check_readable = look
     assert door.come("203.0.113.1") is not None
     assert door.dropped == [second]
 
 
 def test_sockets_that_are_still_being_closed_are_limited_too() -> None:
     door = Door(4)
-    for number in range(4 + CLOSING_MAX + SPARE):
+    for number in range(4 + MAX_CLOSING_CONNECTIONS + SPARE_CONNECTIONS):
         assert door.admission.admit(f"203.0.113.{number}") is not None  # whose socket nobody closes
     assert door.admission.admit(HERE) is None
-    assert door.admission.count == 4 + CLOSING_MAX + SPARE
+    assert door.admission.count == 4 + MAX_CLOSING_CONNECTIONS + SPARE_CONNECTIONS
 
 
 def test_what_is_released_is_forgotten_however_often_that_is_said() -> None:
@@ -175,7 +182,7 @@ def test_what_is_released_is_forgotten_however_often_that_is_said() -> None:
         slot.busy()
         slot.authenticated()
     assert door.admission.count == 0
-    assert not door.admission._strangers  # noqa: SLF001  # no address is kept
+    assert not door.admission._unauthenticated  # noqa: SLF001  # no address is kept
 
 
 def test_a_flood_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,7 +214,7 @@ def test_an_address_is_an_ipv4_address_or_an_ipv6_network(host: str, network: st
 
 def test_what_ended_connections_leave_behind_is_collected_from_time_to_time() -> None:
     collected: list[int] = []
-    admission = Admission(collect=lambda: collected.append(1))
+    admission = Admission(collect_garbage=lambda: collected.append(1))
     for _ in range(2 * CONNECTIONS_PER_COLLECTION):
         slot = admission.admit("192.0.2.7")
         assert slot is not None

@@ -9,11 +9,11 @@ import pytest
 
 from twinbus.model.authorization import AuthorizationRule
 from twinbus.model.errors import Unauthorized
-from twinbus.model.path import owner_of
+from twinbus.model.path import parent_entity
 from twinbus.model.queue import QueueDescription
 from twinbus.model.signature import make_token
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.authority import Authority
+from twinbus.server.authority import KeyRegistry
 from twinbus.server.keys import Key, KeyRing, Right
 from twinbus.server.sas import verify
 
@@ -41,8 +41,8 @@ def entities() -> dict[str, Entity]:
 
 
 @pytest.fixture
-def authority(entities: dict[str, Entity]) -> Authority:
-    return Authority(KeyRing([ROOT]), entities)
+def authority(entities: dict[str, Entity]) -> KeyRegistry:
+    return KeyRegistry(KeyRing([ROOT]), entities)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def authority(entities: dict[str, Entity]) -> Authority:
     ],
 )
 def test_what_a_path_is_of(path: str, owner: str) -> None:
-    assert owner_of(path) == owner
+    assert parent_entity(path) == owner
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_a_path_is_of(path: str, owner: str) -> None:
         ("Root", "first", "a", "a"),
     ],
 )
-def test_a_token_for_its_entity_is_good(authority: Authority, key: str, secret: str, scope: str, wanted: str) -> None:
+def test_a_token_for_its_entity_is_good(authority: KeyRegistry, key: str, secret: str, scope: str, wanted: str) -> None:
     verify(make_token(f"sb://h/{scope}", key, secret, NOW_S + 1), wanted, authority, NOW_S)
 
 
@@ -98,14 +98,16 @@ def test_a_token_for_its_entity_is_good(authority: Authority, key: str, secret: 
         ("Root", "first", "", ""),
     ],
 )
-def test_a_token_for_anything_else_is_not(authority: Authority, key: str, secret: str, scope: str, wanted: str) -> None:
+def test_a_token_for_anything_else_is_not(
+    authority: KeyRegistry, key: str, secret: str, scope: str, wanted: str
+) -> None:
     token = make_token(f"sb://h/{scope}", key, secret, NOW_S + 1)
     with pytest.raises(Unauthorized) as caught:
         verify(token, wanted, authority, NOW_S)
     assert secret not in str(caught.value)
 
 
-def test_the_rights_are_those_of_the_rule(authority: Authority) -> None:
+def test_the_rights_are_those_of_the_rule(authority: KeyRegistry) -> None:
     sender = verify(make_token("sb://h/a", "sender", "first", NOW_S + 1), "a", authority, NOW_S)
     assert [right for right in Right if sender.allows(right, "a")] == [Right.SEND]
     assert not sender.allows(Right.SEND, "a/b")
@@ -115,25 +117,25 @@ def test_the_rights_are_those_of_the_rule(authority: Authority) -> None:
     assert all(root.allows(right, "anything") for right in Right)
 
 
-def test_a_grant_is_worth_what_the_rule_is_now(authority: Authority, entities: dict[str, Entity]) -> None:
+def test_a_grant_is_worth_what_the_rule_is_now(authority: KeyRegistry, entities: dict[str, Entity]) -> None:
     [grant] = authority.check_password("sender", "first")
     entities["a"].description = QueueDescription(authorization_rules=(rule("sender", "Listen", primary="changed"),))
     authority.refresh("a")
-    assert authority.renewed(grant) is None
+    assert authority.renew(grant) is None
     [grant] = authority.check_password("sender", "second")
     entities["a"].description = QueueDescription(authorization_rules=(rule("sender", "Send", primary="again"),))
     authority.refresh("a")
-    renewed = authority.renewed(grant)
+    renewed = authority.renew(grant)
     assert renewed is not None
     assert renewed.allows(Right.SEND, "a")
     assert not renewed.allows(Right.LISTEN, "a")
     del entities["a"]
     authority.refresh("a")
-    assert authority.renewed(grant) is None
+    assert authority.renew(grant) is None
 
 
-def test_a_name_is_known_if_some_key_has_it(authority: Authority) -> None:
-    assert [name for name in ("Root", "sender", "boss", "nobody", "SENDER") if authority.knows(name)] == [
+def test_a_name_is_known_if_some_key_has_it(authority: KeyRegistry) -> None:
+    assert [name for name in ("Root", "sender", "boss", "nobody", "SENDER") if authority.has_key_named(name)] == [
         "Root",
         "sender",
         "boss",
@@ -143,7 +145,7 @@ def test_a_name_is_known_if_some_key_has_it(authority: Authority) -> None:
 def test_a_failed_login_costs_the_same_whatever_name_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """One comparison with each secret of a namespace key (or the decoy), and one digest for all keys of entities."""
     shared = QueueDescription(authorization_rules=(rule("app", "Send"), rule("Root", "Listen")))
-    authority = Authority(KeyRing([ROOT]), {f"q{number}": Entity(shared) for number in range(50)})
+    authority = KeyRegistry(KeyRing([ROOT]), {f"q{number}": Entity(shared) for number in range(50)})
     work: list[str] = []
     compare, digest = hmac.compare_digest, hmac.digest
 
@@ -163,7 +165,7 @@ def test_a_failed_login_costs_the_same_whatever_name_it_has(monkeypatch: pytest.
         assert work == ["compare 32 32", "compare 32 32", "digest"]
 
 
-def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], authority: Authority) -> None:
+def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], authority: KeyRegistry) -> None:
     def fresh() -> list[dict[str, set[str]]]:
         """Who may log in with what, of an index that is made anew."""
         return [
@@ -174,9 +176,9 @@ def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], aut
                     for grant in one.check_password(name, secret)
                 }
                 for name in ("sender", "boss", "Root", "new")
-                if one.knows(name)
+                if one.has_key_named(name)
             }
-            for one in (authority, Authority(KeyRing([ROOT]), entities))
+            for one in (authority, KeyRegistry(KeyRing([ROOT]), entities))
         ]
 
     changes: list[tuple[str, Entity | None]] = [
@@ -214,14 +216,14 @@ def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], aut
 )
 def test_a_key_that_loses_a_secret_or_a_right_is_told(after: AuthorizationRule, *, is_reduced: bool) -> None:
     entities = {"a": Entity(QueueDescription(authorization_rules=(rule("sender", "Send"),)))}
-    authority, reduced = Authority(KeyRing([ROOT]), entities), list[str]()
-    authority.on_reduced = lambda key: reduced.append(f"{key.owner} {key.name}")
+    authority, reduced = KeyRegistry(KeyRing([ROOT]), entities), list[str]()
+    authority.on_key_reduced = lambda key: reduced.append(f"{key.owner} {key.name}")
     entities["a"].description = QueueDescription(authorization_rules=(after,))
     authority.refresh("a")
     assert reduced == (["a sender"] if is_reduced else [])
 
 
-def test_no_repr_shows_a_secret(authority: Authority) -> None:
+def test_no_repr_shows_a_secret(authority: KeyRegistry) -> None:
     [grant] = authority.check_password("sender", "first")
     assert "first" not in repr(grant)
     assert "second" not in repr(grant)

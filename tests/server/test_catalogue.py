@@ -15,7 +15,7 @@ from twinbus.model.errors import DiskFull, EntityAlreadyExists, EntityNotFound, 
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter, Value
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC, Catalogue, DoomedRow, EntityRow
+from twinbus.store.catalogue import QUEUE, SUBSCRIPTION, TOPIC, Catalogue, CleanupRow, EntityRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ def reopened(catalogue: Catalogue, file: Path) -> list[EntityRow]:
     """What another start would find."""
     catalogue.close()
     again = Catalogue(file)
-    rows = again.all()
+    rows = again.entities()
     again.close()
     return rows
 
@@ -69,7 +69,7 @@ def test_an_entity_is_found_after_a_restart_as_it_was_created(catalogue: Catalog
     )
     assert one.path_key == "contoso/x-servicebus-transfer/0"
     assert two.fragments == (0, 1, 2, 3)
-    assert catalogue.all() == [one, two]
+    assert catalogue.entities() == [one, two]
     assert reopened(catalogue, file) == [one, two]
 
 
@@ -77,7 +77,7 @@ def test_a_name_is_taken_in_every_spelling(catalogue: Catalogue) -> None:
     orders = catalogue.create(QUEUE, "orders", PLAIN, [0], 1000)
     with pytest.raises(EntityAlreadyExists, match=r"^The messaging entity 'ORDERS' already exists\.$"):
         catalogue.create(QUEUE, "ORDERS", PARKING, [1], 2000)
-    assert catalogue.all() == [orders]
+    assert catalogue.entities() == [orders]
 
 
 def test_an_update_changes_the_description_and_its_time_only(catalogue: Catalogue, file: Path) -> None:
@@ -93,18 +93,18 @@ def test_what_is_not_there_cannot_be_updated_or_deleted(catalogue: Catalogue) ->
         catalogue.update("orders", PLAIN, 1)
     with pytest.raises(EntityNotFound):
         catalogue.delete("orders")
-    assert catalogue.doomed() == []
+    assert catalogue.pending_cleanups() == []
 
 
 def test_a_deleted_entity_is_doomed_until_it_is_buried(catalogue: Catalogue) -> None:
     one = catalogue.create(QUEUE, "one", PLAIN, [0, 1], 1000)
     two = catalogue.create(QUEUE, "two", PLAIN, [2], 1000)
-    assert catalogue.delete("one") == [DoomedRow(id=one.id, fragments=(0, 1))]
-    assert catalogue.all() == [two]
-    assert catalogue.doomed() == [DoomedRow(id=one.id, fragments=(0, 1))]
-    catalogue.buried(one.id)
-    catalogue.buried(one.id)
-    assert catalogue.doomed() == []
+    assert catalogue.delete("one") == [CleanupRow(id=one.id, fragments=(0, 1))]
+    assert catalogue.entities() == [two]
+    assert catalogue.pending_cleanups() == [CleanupRow(id=one.id, fragments=(0, 1))]
+    catalogue.finish_cleanup(one.id)
+    catalogue.finish_cleanup(one.id)
+    assert catalogue.pending_cleanups() == []
 
 
 def test_a_topic_goes_with_its_subscriptions_and_their_rules(catalogue: Catalogue) -> None:
@@ -113,21 +113,21 @@ def test_a_topic_goes_with_its_subscriptions_and_their_rules(catalogue: Catalogu
     one = catalogue.create(SUBSCRIPTION, "news/Subscriptions/one", SubscriptionDescription(), [3], 1000, [rule])
     doomed = catalogue.delete("news", "news/subscriptions/one")
     assert [row.id for row in doomed] == [topic.id, one.id]
-    assert (catalogue.all(), catalogue.rules()) == ([], [])
+    assert (catalogue.entities(), catalogue.rules()) == ([], [])
 
 
 def test_of_two_that_are_deleted_together_none_is_if_one_is_not_there(catalogue: Catalogue) -> None:
     one = catalogue.create(QUEUE, "one", PLAIN, [0], 1000)
     with pytest.raises(EntityNotFound):
         catalogue.delete("one", "two")
-    assert (catalogue.all(), catalogue.doomed()) == ([one], [])
+    assert (catalogue.entities(), catalogue.pending_cleanups()) == ([one], [])
 
 
 def test_a_deleted_subscription_knows_its_topic(catalogue: Catalogue) -> None:
     topic = catalogue.create(TOPIC, "news", TopicDescription(), [3], 1000)
     one = catalogue.create(SUBSCRIPTION, "news/Subscriptions/one", SubscriptionDescription(), [3], 1000)
     catalogue.delete("news/subscriptions/one", topic_id=topic.id)
-    assert catalogue.doomed() == [DoomedRow(id=one.id, fragments=(3,), topic_id=topic.id)]
+    assert catalogue.pending_cleanups() == [CleanupRow(id=one.id, fragments=(3,), topic_id=topic.id)]
 
 
 def test_rules_are_kept_in_the_order_of_their_making_with_the_types_of_their_values(catalogue: Catalogue) -> None:
@@ -154,7 +154,7 @@ def test_rules_are_kept_in_the_order_of_their_making_with_the_types_of_their_val
 def test_an_id_is_never_given_twice(catalogue: Catalogue, file: Path) -> None:
     first = catalogue.create(QUEUE, "orders", PLAIN, [0], 1000)
     catalogue.delete("orders")
-    catalogue.buried(first.id)
+    catalogue.finish_cleanup(first.id)
     catalogue.close()
     again = Catalogue(file)
     assert again.create(QUEUE, "orders", PLAIN, [0], 2000).id > first.id
@@ -166,10 +166,10 @@ def test_a_delete_that_fails_half_way_has_not_happened(catalogue: Catalogue, fil
     tamper(file, "CREATE TRIGGER t BEFORE DELETE ON entities BEGIN SELECT RAISE(FAIL, 'disk I/O error'); END")
     with pytest.raises(StoreUnavailable, match=r"cannot be written: disk I/O error; nothing was changed"):
         catalogue.delete("orders")
-    assert catalogue.all() == [orders]
-    assert catalogue.doomed() == []
+    assert catalogue.entities() == [orders]
+    assert catalogue.pending_cleanups() == []
     tamper(file, "DROP TRIGGER t")
-    assert catalogue.delete("orders") == [DoomedRow(id=orders.id, fragments=(0,))], "it works again when the disk does"
+    assert catalogue.delete("orders") == [CleanupRow(id=orders.id, fragments=(0,))], "it works again when the disk does"
 
 
 def test_a_full_disk_refuses_a_change_and_keeps_the_rest(catalogue: Catalogue, file: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_full_disk_refuses_a_change_and_keeps_the_rest(catalogue: Catalogue, f
 
     with pytest.raises(DiskFull, match=r"database or disk is full; nothing was changed\. Free space on that disk"):
         fill()
-    kept = catalogue.all()
+    kept = catalogue.entities()
     assert kept[0] == orders
     assert reopened(catalogue, file) == kept
 
@@ -215,7 +215,7 @@ def test_unknown_fields_of_a_description_are_ignored_and_missing_ones_have_their
 ) -> None:
     catalogue.create(QUEUE, "orders", PLAIN, [0], 1000)
     tamper(file, """UPDATE entities SET description = '{"max_size_mb": 2048, "colour": "blue"}'""")
-    assert catalogue.all()[0].description == QueueDescription(max_size_mb=2048)
+    assert catalogue.entities()[0].description == QueueDescription(max_size_mb=2048)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_row_that_cannot_be_is_told_and_not_guessed(
     catalogue.create(QUEUE, "orders", PLAIN, [0], 1000)
     tamper(file, statement)
     with pytest.raises(StoreUnavailable, match=reason):
-        catalogue.all()
+        catalogue.entities()
 
 
 def test_a_file_that_is_no_catalogue_is_told(file: Path, tmp_path: Path) -> None:
@@ -249,4 +249,4 @@ def test_another_thread_may_make_the_calls(catalogue: Catalogue) -> None:
     thread = threading.Thread(target=lambda: made.append(catalogue.create(QUEUE, "orders", PLAIN, [0], 1000)))
     thread.start()
     thread.join()
-    assert catalogue.all() == made
+    assert catalogue.entities() == made

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served_here import serving_here
+from tests.served_here import run_server_in_process
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachConfirmed, ConnectionOpened, DeliveriesReceived, LinkDetached
 from twinbus.amqp.message import Message, Properties, Section, build, value
@@ -22,11 +22,11 @@ from twinbus.server.gateway import MAX_BROWSE_LINKS, Gateway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.events import Event
     from twinbus.amqp.receiver import Receiver
-    from twinbus.server.gateway import Client
+    from twinbus.server.gateway import ClientConnection
 
 MESSAGES = 10
 MESSAGE_BYTES = 100_000
@@ -65,32 +65,32 @@ def held() -> Held:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, held: Held) -> Iterator[ServedHere]:
-    make_client = Gateway.make_client
+def server(tmp_path_factory: pytest.TempPathFactory, held: Held) -> Iterator[InProcessServer]:
+    make_client = Gateway.make_client_connection
 
-    def recorded(gateway: Gateway, peer: Peer) -> Client:
+    def recorded(gateway: Gateway, peer: Peer) -> ClientConnection:
         held.peers.append(peer)
         return make_client(gateway, peer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Gateway, "make_client", recorded)
-        with serving_here(tmp_path_factory.mktemp("server")) as here:
+        patch.setattr(Gateway, "make_client_connection", recorded)
+        with run_server_in_process(tmp_path_factory.mktemp("server")) as here:
             yield here
 
 
 @pytest.fixture
-def queue(server: ServedHere) -> str:
-    name = server.make_queue()
+def queue(server: InProcessServer) -> str:
+    name = server.create_queue()
     for _ in range(MESSAGES):
         headers = {"Authorization": server.token(name)}
-        server.ask("POST", f"{name}/messages", "x" * MESSAGE_BYTES, expected=201, headers=headers)
+        server.request("POST", f"{name}/messages", "x" * MESSAGE_BYTES, expected=201, headers=headers)
     return name
 
 
 class Blind:
     """A client that reads only when it is told to."""
 
-    def __init__(self, server: ServedHere) -> None:
+    def __init__(self, server: InProcessServer) -> None:
         settings = Settings(container_id="blind", limits=Limits(incoming_window=100_000))
         self.connection = Connection.client(settings, Credentials.plain(server.key_name, server.key), now=0.0)
         self.events: list[Event] = []
@@ -125,7 +125,7 @@ class Blind:
 
 
 @pytest.fixture
-def blind(server: ServedHere) -> Iterator[Blind]:
+def blind(server: InProcessServer) -> Iterator[Blind]:
     client = Blind(server)
     yield client
     client.close()
@@ -161,8 +161,8 @@ def test_browse_links_of_a_client_that_reads_nothing_share_a_few_reads(blind: Bl
     assert [len(blind.received(link)) for link in links] == [MESSAGES] * LINKS
 
 
-def test_a_connection_has_so_many_browse_links_and_no_more(blind: Blind, server: ServedHere) -> None:
-    empty = server.make_queue()
+def test_a_connection_has_so_many_browse_links_and_no_more(blind: Blind, server: InProcessServer) -> None:
+    empty = server.create_queue()
     for _ in range(MAX_BROWSE_LINKS + 1):
         blind.attach_receiver(empty, credit=1, copy=True)
     blind.read_until(lambda: any(isinstance(one, LinkDetached) for one in blind.events))

@@ -17,7 +17,7 @@ import pytest
 from twinbus.server import data_directory
 from twinbus.server.data_directory import DataDirectory, write_atomically
 from twinbus.server.settings import InvalidSetting, StartError
-from twinbus.store.catalogue import Catalogue, DoomedRow
+from twinbus.store.catalogue import Catalogue, CleanupRow
 
 
 def contents(path: Path) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_second_owner_is_told_who_the_first_is(path: Path) -> None:
 def test_the_processes_that_have_inherited_it_are_told(path: Path) -> None:
     with DataDirectory(path) as data:
         for pids in ([7], [7, 12_345], [8]):
-            data.note_workers(pids)
+            data.record_workers(pids)
             with pytest.raises(StartError, match=f"process {os.getpid()}, workers {', '.join(map(str, pids))}: stop"):
                 DataDirectory(path)
 
@@ -62,7 +62,7 @@ def test_on_a_full_disk_they_are_not_told_and_that_is_all(path: Path, monkeypatc
 
     with DataDirectory(path) as data, monkeypatch.context() as full:
         full.setattr(os, "pwrite", refuse)
-        data.note_workers([7])
+        data.record_workers([7])
 
 
 def test_a_killed_owner_leaves_it_free(path: Path) -> None:
@@ -119,12 +119,12 @@ def test_a_directory_of_format_3_is_opened_and_from_then_on_refused_by_what_read
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DataDirectory(path) as data:
-        stores = data.stores(2, ())
+        stores = data.ensure_stores(2, ())
     (path / "format").write_text("3\n")
     with DataDirectory(path) as data:
-        assert data.stores(2, ()) == stores
+        assert data.ensure_stores(2, ()) == stores
     assert (path / "format").read_text() == "4\n"
-    monkeypatch.setattr(data_directory, "FORMAT", 3)
+    monkeypatch.setattr(data_directory, "FORMAT_VERSION", 3)
     with pytest.raises(StartError, match="has format 4, made by a newer twinbus; this one reads up to 3"):
         DataDirectory(path)
 
@@ -139,8 +139,8 @@ def test_a_catalogue_of_format_2_learns_of_topics(path: Path) -> None:
         DataDirectory(path).close()
         (path / "format").write_text("2\n")
     with DataDirectory(path) as data:
-        catalogue = Catalogue(data.catalogue)
-        assert catalogue.doomed() == [DoomedRow(id=7, fragments=(2,))]
+        catalogue = Catalogue(data.catalogue_file)
+        assert catalogue.pending_cleanups() == [CleanupRow(id=7, fragments=(2,))]
         catalogue.close()
 
 
@@ -148,7 +148,7 @@ def test_an_older_format_is_migrated_step_by_step(path: Path, monkeypatch: pytes
     DataDirectory(path).close()
     steps: list[str] = []
     (path / "format").write_text("1\n")
-    monkeypatch.setattr(data_directory, "FORMAT", 3)
+    monkeypatch.setattr(data_directory, "FORMAT_VERSION", 3)
     monkeypatch.setattr(
         data_directory,
         "MIGRATIONS",
@@ -197,15 +197,15 @@ def test_what_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
 
 def test_stores_lie_in_the_data_directory(path: Path) -> None:
     with DataDirectory(path) as data:
-        assert data.stores(2, ()) == (path / "stores" / "0", path / "stores" / "1")
+        assert data.ensure_stores(2, ()) == (path / "stores" / "0", path / "stores" / "1")
         assert stat.S_IMODE((path / "stores").stat().st_mode) == 0o700
 
 
 def test_every_store_that_was_ever_made_is_found_and_new_ones_are_added(path: Path) -> None:
     with DataDirectory(path) as data:
-        three = data.stores(3, ())
-        assert data.stores(3, ()) == data.stores(None, ()) == three
-        assert data.stores(4, ()) == (*three, path / "stores" / "3")
+        three = data.ensure_stores(3, ())
+        assert data.ensure_stores(3, ()) == data.ensure_stores(None, ()) == three
+        assert data.ensure_stores(4, ()) == (*three, path / "stores" / "3")
 
 
 def test_stores_lie_in_the_given_directories_in_turn(path: Path, tmp_path: Path) -> None:
@@ -213,36 +213,36 @@ def test_stores_lie_in_the_given_directories_in_turn(path: Path, tmp_path: Path)
     for disk in disks:
         disk.mkdir()
     with DataDirectory(path) as data:
-        stores = data.stores(3, disks)
+        stores = data.ensure_stores(3, disks)
         assert [store.parents[1] for store in stores] == [disks[0], disks[1], disks[0]]
         assert all(store.is_dir() for store in stores)
         assert not (path / "stores").exists()
     with DataDirectory(path) as data:
-        assert data.stores(4, ()) == (*stores, path / "stores" / "3"), "whatever options are given later"
+        assert data.ensure_stores(4, ()) == (*stores, path / "stores" / "3"), "whatever options are given later"
 
 
 def test_namespaces_may_share_their_disks(tmp_path: Path) -> None:
     with DataDirectory(tmp_path / "one") as one, DataDirectory(tmp_path / "two") as two:
         (tmp_path / "disk").mkdir()
-        assert not set(one.stores(4, [tmp_path / "disk"])) & set(two.stores(4, [tmp_path / "disk"]))
+        assert not set(one.ensure_stores(4, [tmp_path / "disk"])) & set(two.ensure_stores(4, [tmp_path / "disk"]))
 
 
 def test_a_data_directory_that_was_moved_finds_the_stores_in_it(path: Path, tmp_path: Path) -> None:
     with DataDirectory(path) as data:
-        data.stores(1, ())
+        data.ensure_stores(1, ())
     path.rename(tmp_path / "moved")
     with DataDirectory(tmp_path / "moved") as data:
-        assert data.stores(1, ()) == (tmp_path / "moved" / "stores" / "0",)
+        assert data.ensure_stores(1, ()) == (tmp_path / "moved" / "stores" / "0",)
 
 
 def test_a_store_whose_directory_is_missing_is_named(path: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     with DataDirectory(path) as data:
-        store = data.stores(1, [disk])[0]
+        store = data.ensure_stores(1, [disk])[0]
         disk.rename(tmp_path / "unplugged")
         with pytest.raises(StartError) as caught:
-            data.stores(1, [disk])
+            data.ensure_stores(1, [disk])
     assert str(caught.value) == (
         f"store 0 is missing: it lies in {store}, says {path}/stores.json; mount its disk, or restore it"
     )
@@ -251,7 +251,7 @@ def test_a_store_whose_directory_is_missing_is_named(path: Path, tmp_path: Path)
 def test_a_given_directory_that_is_missing_is_not_made(path: Path, tmp_path: Path) -> None:
     with DataDirectory(path) as data:
         with pytest.raises(InvalidSetting, match=r"^--store-dir .*/disk: there is no such directory; make it first$"):
-            data.stores(1, [tmp_path / "disk"])
+            data.ensure_stores(1, [tmp_path / "disk"])
         assert contents(path) == ["format", "lock"]
 
 
@@ -260,7 +260,7 @@ def test_a_record_of_stores_that_cannot_be_is_refused(path: Path, text: str) -> 
     with DataDirectory(path) as data:
         (path / "stores.json").write_text(text)
         with pytest.raises(StartError, match=r"stores\.json"):
-            data.stores(1, ())
+            data.ensure_stores(1, ())
 
 
 # ---------------------------------------------------------------------------------------------------------- files

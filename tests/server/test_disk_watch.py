@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.server.disk import DiskWatch, free_bytes
+from twinbus.server.disk import DiskSpaceMonitor, free_bytes
 
 A, B = Path("/a/0"), Path("/b/1")
 MIB = 2**20
@@ -34,18 +34,18 @@ def disks() -> Disks:
 
 
 @pytest.fixture
-def watch(disks: Disks) -> DiskWatch:
-    return DiskWatch({0: A, 1: B}, 100 * MIB, disks)
+def watch(disks: Disks) -> DiskSpaceMonitor:
+    return DiskSpaceMonitor({0: A, 1: B}, 100 * MIB, disks)
 
 
-def test_a_store_is_full_below_the_minimum_and_not_at_it(watch: DiskWatch, disks: Disks) -> None:
+def test_a_store_is_full_below_the_minimum_and_not_at_it(watch: DiskSpaceMonitor, disks: Disks) -> None:
     disks.free[B] = 100 * MIB
     assert watch.check() == set()
     disks.free[B] = 100 * MIB - 1
     assert watch.check() == {1}
 
 
-def test_a_full_store_takes_messages_again_with_ten_percent_more(watch: DiskWatch, disks: Disks) -> None:
+def test_a_full_store_takes_messages_again_with_ten_percent_more(watch: DiskSpaceMonitor, disks: Disks) -> None:
     disks.free[A] = 99 * MIB
     assert watch.check() == {0}
     disks.free[A] = 109 * MIB
@@ -56,7 +56,7 @@ def test_a_full_store_takes_messages_again_with_ten_percent_more(watch: DiskWatc
     assert watch.check() == set()
 
 
-def test_each_change_is_one_line(watch: DiskWatch, disks: Disks, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_is_one_line(watch: DiskSpaceMonitor, disks: Disks, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     watch.check()
     disks.free |= {A: 0, B: 0}
@@ -77,33 +77,33 @@ def test_each_change_is_one_line(watch: DiskWatch, disks: Disks, caplog: pytest.
     ]
 
 
-def test_a_disk_that_cannot_be_asked_counts_as_full(watch: DiskWatch, disks: Disks) -> None:
+def test_a_disk_that_cannot_be_asked_counts_as_full(watch: DiskSpaceMonitor, disks: Disks) -> None:
     disks.free[A] = OSError(errno.EIO, os.strerror(errno.EIO))
     assert watch.check() == {0}
-    assert watch.reason(0) == (
+    assert watch.refusal_reason(0) == (
         "the free space on its disk cannot be read (Input/output error): check the disk and its mount"
     )
 
 
-def test_a_full_store_has_a_reason_that_says_what_to_do(watch: DiskWatch, disks: Disks) -> None:
+def test_a_full_store_has_a_reason_that_says_what_to_do(watch: DiskSpaceMonitor, disks: Disks) -> None:
     disks.free[A] = OSError(errno.EIO, os.strerror(errno.EIO))
     watch.check()
     disks.free[A] = 0
     watch.check()
-    assert watch.reason(0) == (
+    assert watch.refusal_reason(0) == (
         "its disk is full (less than 100 MiB free, the limit of --min-free): free space on that disk, or restart the "
         "server with a lower --min-free. Stored messages can be received and settled"
     )
-    assert watch.reason(1) is None
+    assert watch.refusal_reason(1) is None
 
 
 def test_a_minimum_of_nothing_is_never_missed(disks: Disks) -> None:
     disks.free |= {A: 0, B: 0}
-    assert DiskWatch({0: A, 1: B}, 0, disks).check() == set()
+    assert DiskSpaceMonitor({0: A, 1: B}, 0, disks).check() == set()
 
 
 def test_free_bytes_are_those_of_the_disk(tmp_path: Path) -> None:
     assert 0 < free_bytes(tmp_path) < 2**60
-    assert DiskWatch({0: tmp_path}, 2**60).check() == {0}
+    assert DiskSpaceMonitor({0: tmp_path}, 2**60).check() == {0}
     with pytest.raises(FileNotFoundError):
         free_bytes(tmp_path / "missing")

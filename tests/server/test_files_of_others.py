@@ -13,7 +13,7 @@ import pytest
 from twinbus.model.errors import StoreUnavailable
 from twinbus.server import data_directory
 from twinbus.server.data_directory import DataDirectory
-from twinbus.server.development_certificates import development_certificate
+from twinbus.server.development_certificates import ensure_development_certificate
 from twinbus.server.keys import KeyRing
 from twinbus.server.settings import StartError
 from twinbus.store.catalogue import Catalogue
@@ -31,10 +31,10 @@ def folder(tmp_path: Path) -> Path:
     """A data directory with all that a server makes."""
     path = tmp_path / "data"
     with DataDirectory(path) as data:
-        KeyRing.load(data.keys)
-        Catalogue(data.catalogue).close()
-        data.stores(1, ())
-        development_certificate(data.tls, "127.0.0.1", dt.datetime.now(dt.UTC))
+        KeyRing.load(data.keys_file)
+        Catalogue(data.catalogue_file).close()
+        data.ensure_stores(1, ())
+        ensure_development_certificate(data.tls_directory, "127.0.0.1", dt.datetime.now(dt.UTC))
     DataDirectory(path).close()
     return path
 

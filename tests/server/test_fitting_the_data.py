@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 def claim(path: Path, name: str = "contoso", **settings: Any) -> tuple[Path, ...]:  # noqa: ANN401
     """As every start of a server does it, with one process or several."""
     with DataDirectory(path) as data:
-        return data.claim(ServeSettings(name=name, data=path, **settings))
+        return data.prepare_stores(ServeSettings(name=name, data=path, **settings))
 
 
 def serve(*arguments: str) -> tuple[int, str]:

@@ -29,16 +29,16 @@ def written(file: Path, text: str) -> Path:
 
 
 def test_the_first_start_makes_a_root_key_of_32_random_bytes(file: Path) -> None:
-    key = KeyRing.load(file).root
+    key = KeyRing.load(file).root_key
     assert key is not None
     assert key.name == ROOT_KEY_NAME
     assert len(base64.b64decode(key.primary, validate=True)) == 32
     assert key.rights == ALL_RIGHTS
-    assert key != KeyRing.load(file.with_name("other.json")).root
+    assert key != KeyRing.load(file.with_name("other.json")).root_key
 
 
 def test_the_next_start_finds_the_same_key(file: Path) -> None:
-    assert KeyRing.load(file).root == KeyRing.load(file).root
+    assert KeyRing.load(file).root_key == KeyRing.load(file).root_key
 
 
 def test_the_file_is_for_its_owner_alone_and_nothing_else_is_left(file: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.clock import Timers
 from twinbus.server import login_log
-from twinbus.server.login_log import AT_ONCE, WINDOW_S, LoginLog
+from twinbus.server.login_log import MAX_RECORDS_PER_WINDOW, WINDOW_S, LoginLog
 from twinbus.server.sas import LoginFailed
 from twinbus.testing.clock import FakeClock
 
@@ -21,12 +21,14 @@ def test_beyond_some_lines_failures_are_only_counted(caplog: pytest.LogCaptureFi
     timers = Timers(clock)
     logins = LoginLog(clock, timers, lambda name: name == "app")
     for _ in range(1_000):
-        logins.note("http", "10.0.0.1:5", LoginFailed("", "wrong key name or signature", ("ap%70", "app")))
-    assert [record.getMessage() for record in caplog.records] == ["a login failed"] * AT_ONCE
+        logins.record_failure("http", "10.0.0.1:5", LoginFailed("", "wrong key name or signature", ("ap%70", "app")))
+    assert [record.getMessage() for record in caplog.records] == ["a login failed"] * MAX_RECORDS_PER_WINDOW
     assert {record.__dict__["key_name"] for record in caplog.records} == {"app"}
     caplog.clear()
     clock.advance(WINDOW_S)
     timers.run_due()
-    assert [record.getMessage() for record in caplog.records] == [f"{1_000 - AT_ONCE} more logins failed within 10 s"]
-    logins.note("cbs", "10.0.0.1:5", LoginFailed("", "expired token", ("somebody",)))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{1_000 - MAX_RECORDS_PER_WINDOW} more logins failed within 10 s"
+    ]
+    logins.record_failure("cbs", "10.0.0.1:5", LoginFailed("", "expired token", ("somebody",)))
     assert caplog.records[-1].__dict__["key_name"] == "unknown"

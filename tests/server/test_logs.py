@@ -145,4 +145,4 @@ def test_signatures_and_keys_are_masked_wherever_they_stand(log_format: str) -> 
     ],
 )
 def test_what_is_masked(text: str, masked: str) -> None:
-    assert logs.mask(text) == masked
+    assert logs.mask_secrets(text) == masked

@@ -22,7 +22,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.server.data_directory import DataDirectory
 from twinbus.server.plaintext import is_loopback
 from twinbus.server.settings import InvalidSetting, ServeSettings
-from twinbus.server.single import Server
+from twinbus.server.single import SingleProcessServer
 from twinbus.server.websocket.frames import Opcode
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
@@ -47,7 +47,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[ReadyFile]:  # 
     chosen = settings(**{"data": folder / "data", "min_free_bytes": 0, "stores": 1, **PORTS, **options})
     with DataDirectory(chosen.data) as data:
         async with contextlib.AsyncExitStack() as stack:
-            yield await Server(chosen, data).start(stack)
+            yield await SingleProcessServer(chosen, data).start(stack)
 
 
 # --- which ports are open ---------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[ReadyFile]:  # 
     ],
 )
 def test_without_tls_only_loopback_and_what_is_named(options: dict[str, Any], ways: tuple[str, ...]) -> None:
-    assert settings(**options).ways == ways
+    assert settings(**options).open_protocols == ways
 
 
 def test_a_server_without_any_port_is_refused() -> None:

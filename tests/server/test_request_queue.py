@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from twinbus.server.request_queue import AT_ONCE, RUNNING_BYTES, RequestQueue
-from twinbus.server.socket_room import QUEUED_BYTES, SocketRoom
+from twinbus.server.request_queue import MAX_REQUESTS_PER_TURN, MAX_RUNNING_RESPONSE_BYTES, RequestQueue
+from twinbus.server.socket_room import MAX_QUEUED_BYTES, SocketBackpressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +46,9 @@ class Executed:
 
     def execute(self, delivery: IncomingDelivery) -> None:
         self.numbers.append(cast("int", delivery))
-        self.queue.begin(self.weight)
+        self.queue.reserve(self.weight)
         if not self._later:
-            self.queue.end(self.weight)
+            self.queue.release(self.weight)
 
 
 class Rig:
@@ -72,11 +72,11 @@ class Rig:
 def test_a_turn_has_a_few_requests_of_each_connection() -> None:
     rig = Rig(Executed())
     rig.ask(*range(100))
-    assert rig.link.numbers == list(range(AT_ONCE))
+    assert rig.link.numbers == list(range(MAX_REQUESTS_PER_TURN))
     rig.ask(*range(100, 110))
-    assert len(rig.link.numbers) == AT_ONCE
+    assert len(rig.link.numbers) == MAX_REQUESTS_PER_TURN
     rig.turn()
-    assert len(rig.link.numbers) == 2 * AT_ONCE
+    assert len(rig.link.numbers) == 2 * MAX_REQUESTS_PER_TURN
     while rig.soon:
         rig.turn()
     assert rig.link.numbers == list(range(110))
@@ -89,36 +89,36 @@ def test_nothing_is_executed_while_the_socket_takes_no_answers() -> None:
     assert rig.link.numbers == []
     assert rig.soon == []
     rig.peer.is_writable = True
-    rig.queue.go_on()
+    rig.queue.resume()
     assert rig.link.numbers == list(range(10))
 
 
 def test_large_answers_wait_for_those_before_them() -> None:
-    link = Executed(RUNNING_BYTES // 2, later=True)
+    link = Executed(MAX_RUNNING_RESPONSE_BYTES // 2, later=True)
     rig = Rig(link)
     rig.ask(*range(10))
     assert link.numbers == [0, 1]
-    assert rig.queue.waiting == 8
-    rig.queue.end(link.weight)
+    assert rig.queue.waiting_count == 8
+    rig.queue.release(link.weight)
     assert link.numbers == [0, 1, 2]
 
 
 def test_one_answer_larger_than_all_may_be_is_on_its_way_alone() -> None:
-    link = Executed(10 * RUNNING_BYTES, later=True)
+    link = Executed(10 * MAX_RUNNING_RESPONSE_BYTES, later=True)
     rig = Rig(link)
     rig.ask(1, 2)
     assert link.numbers == [1]
-    rig.queue.end(link.weight)
+    rig.queue.release(link.weight)
     assert link.numbers == [1, 2]
 
 
 def test_answers_that_wait_for_a_closed_window_are_not_asked_for_in_every_turn() -> None:
     peer, soon, fed = FakePeer(), list["Callable[[], None]"](), list[int]()
-    room = SocketRoom(cast("Peer", peer), soon.append, lambda: fed.append(1))
-    peer.connection.waiting_bytes = QUEUED_BYTES + 1
-    assert not room.is_there()
+    room = SocketBackpressure(cast("Peer", peer), soon.append, lambda: fed.append(1))
+    peer.connection.waiting_bytes = MAX_QUEUED_BYTES + 1
+    assert not room.has_room()
     assert soon == []
     assert peer.awaits_window
     peer.connection.output_bytes = 1
-    assert not room.is_there()
+    assert not room.has_room()
     assert len(soon) == 1

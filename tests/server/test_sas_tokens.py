@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from twinbus.model.errors import Unauthorized
 from twinbus.model.signature import make_token
 from twinbus.server.keys import ALL_RIGHTS, Key, KeyRing, Right
-from twinbus.server.sas import TOKEN_MAX_CHARACTERS, Token, verify
+from twinbus.server.sas import MAX_TOKEN_CHARACTERS, Token, verify
 
 SECRET = "c2VjcmV0/c2VjcmV0+c2VjcmV0"
 OTHER_SECRET = "b3RoZXI="
@@ -180,7 +180,7 @@ def test_a_token_that_was_changed_is_refused(change: str, to: str) -> None:
         ("SharedAccessSignature sr=x&sig=x&se=-1&skn=k", "'se' is not"),
         ("SharedAccessSignature sr=x&sig=x&se=1e9&skn=k", "'se' is not"),
         ("SharedAccessSignature sr=x&sig=x&se=1234567890123&skn=k", "'se' is not"),
-        ("SharedAccessSignature sr=" + "x" * TOKEN_MAX_CHARACTERS, "characters; it can have"),
+        ("SharedAccessSignature sr=" + "x" * MAX_TOKEN_CHARACTERS, "characters; it can have"),
     ],
 )
 def test_what_is_no_token_is_refused_with_the_reason(text: str, reason: str) -> None:

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.store.changes import Changes
+from twinbus.store.changes import ChangeBatch
 from twinbus.store.memory import MemoryDisk, MemoryStore
 
 if TYPE_CHECKING:
-    from tests.simulation.ledger import Ledger
-    from twinbus.store.memory import Post
-    from twinbus.store.protocol import Answer, Batch, StoreError
+    from tests.simulation.ledger import BrokerChecker
+    from twinbus.store.memory import PostCall
+    from twinbus.store.protocol import Batch, OnResult, StoreError
 
 
 class SimulatedDisk(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
-        self.ledger: Ledger
+        self.checker: BrokerChecker
 
     def sync(self) -> None:
         batches = list(self.unsynced)
         super().sync()
         for batch in batches:
-            self.ledger.sync(batch)
+            self.checker.commit_synced(batch)
 
 
 class SimulatedStore(MemoryStore):
-    def __init__(self, disk: SimulatedDisk, *, name: str, post: Post) -> None:
-        super().__init__(disk, name=name, post=post)
-        self._ledger = disk.ledger
+    def __init__(self, disk: SimulatedDisk, *, name: str, post_call: PostCall) -> None:
+        super().__init__(disk, name=name, post_call=post_call)
+        self._checker = disk.checker
         self.is_hanging = False
 
-    def commit(self, batch: Batch, done: Answer[None]) -> None:
-        assert isinstance(batch, Changes)
-        ledger = self._ledger
-        commit = ledger.submit(batch)
+    def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
+        assert isinstance(batch, ChangeBatch)
+        ledger = self._checker
+        commit = ledger.commit_submitted(batch)
 
         def told(error: StoreError | None) -> None:
             if error is None:
-                ledger.apply(commit)
-            done(error)
+                ledger.commit_visible(commit)
+            on_done(error)
             if error is None:
                 ledger.check_shown(commit)
 

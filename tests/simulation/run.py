@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 
 from tests.ledger.problems import Violation
-from tests.seeded.limits import in_force
+from tests.seeded.limits import patched_constants
 from tests.simulation.actions import Actions
 from tests.simulation.consumer import SimulatedConsumer
 from tests.simulation.settings import Settings
-from tests.simulation.shelf import Kind
-from tests.simulation.world import World
+from tests.simulation.shelf import SettlementKind
+from tests.simulation.world import BrokerSimulation
 
 MAX_ROUNDS = 400
 
@@ -19,8 +19,8 @@ def run(seed: int, *, is_tracing: bool = False) -> int:
     """Do random things, then see that nothing is lost. Raises Violation, or whatever the broker raised. The steps."""
     random = Random(seed)
     settings = Settings(random)
-    with in_force(settings.constants):
-        world = World(random, settings, is_tracing=is_tracing)
+    with patched_constants(settings.constants):
+        world = BrokerSimulation(random, settings, is_tracing=is_tracing)
         world.start()
         actions = Actions(world)
         actions.create()
@@ -28,60 +28,60 @@ def run(seed: int, *, is_tracing: bool = False) -> int:
         for name in random.choices(names, list(settings.weights.values()), k=settings.steps):
             actions.do(name)
         if is_tracing:
-            world.say("the end: everything works again, and everything is received")
-        heal(world)
+            world.trace("the end: everything works again, and everything is received")
+        recover_all(world)
         let_locks_expire(world)
-        receive_all(world)
+        drain_all(world)
     return settings.steps
 
 
-def heal(world: World) -> None:
+def recover_all(simulation: BrokerSimulation) -> None:
     """All stores work again, and all who wait are answered."""
     for _ in range(MAX_ROUNDS):
-        for number, store in enumerate(world.stores):
+        for number, store in enumerate(simulation.stores):
             if store.is_hanging:
                 store.resume()
-            if world.closed[number]:
-                world.reopen(number)
-        world.work_all()
-        if all(world.is_working(number) for number in range(len(world.stores))):
-            world.settle_down()
+            if simulation.closed[number]:
+                simulation.reopen(number)
+        simulation.run_until_idle()
+        if all(simulation.is_working(number) for number in range(len(simulation.stores))):
+            simulation.check_when_idle()
             return
     raise Violation("a store does not work again")
 
 
-def let_locks_expire(world: World) -> None:
-    shelves = [shelf for entity in world.catalogue.values() for shelf in entity.shelves]
+def let_locks_expire(simulation: BrokerSimulation) -> None:
+    shelves = [shelf for entity in simulation.catalogue.values() for shelf in entity.area_states]
     for shelf in shelves:
         for consumer in list(shelf.consumers):
             consumer.leave()
-            shelf.fragment.line.remove(consumer)
-    heal(world)
-    world.pass_time(61.0)
+            shelf.fragment.dispatcher.remove(consumer)
+    recover_all(simulation)
+    simulation.pass_time(61.0)
     for _ in range(MAX_ROUNDS):
-        heal(world)
-        if not any(True for shelf in shelves for _ in world.locks(shelf)):
+        recover_all(simulation)
+        if not any(True for shelf in shelves for _ in simulation.locks(shelf)):
             return
-        world.pass_time(0.02)
+        simulation.pass_time(0.02)
     raise Violation("a lock does not expire")
 
 
-def receive_all(world: World) -> None:
+def drain_all(simulation: BrokerSimulation) -> None:
     """Everything that a disk holds is received once and completed, and then nothing is left."""
-    for entity in list(world.catalogue.values()):
-        for shelf in entity.shelves:
-            consumer = SimulatedConsumer(world, shelf, 0, deletes=False)
+    for entity in list(simulation.catalogue.values()):
+        for shelf in entity.area_states:
+            consumer = SimulatedConsumer(simulation, shelf, 0, deletes=False)
             consumer.grant(1_000_000)
             for _ in range(MAX_ROUNDS):
-                heal(world)
-                locks = list(world.locks(shelf))
+                recover_all(simulation)
+                locks = list(simulation.locks(shelf))
                 if not locks:
                     break
-                settlement = world.ledger.settle(Kind.COMPLETE, shelf, locks)
+                settlement = simulation.checker.settlement_started(SettlementKind.COMPLETE, shelf, locks)
                 shelf.fragment.settlement.complete(
                     shelf.fragment.lock_numbers([lock.tag for lock in locks]),
-                    lambda error, settlement=settlement: world.ledger.settled(settlement, error),  # type: ignore[misc]
+                    lambda error, settlement=settlement: simulation.checker.settlement_answered(settlement, error),  # type: ignore[misc]
                 )
-            if shelf.synced or shelf.fragment.count or shelf.fragment.size:
+            if shelf.synced or shelf.fragment.active_count or shelf.fragment.size:
                 raise Violation(f"{shelf}: there is still {shelf.synced}")
-    heal(world)
+    recover_all(simulation)

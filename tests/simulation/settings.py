@@ -63,12 +63,12 @@ class Settings:
         window_bytes = random.choice((400, 2_000, 100_000))
         self.constants: list[tuple[Any, str, int]] = [
             (window, "WINDOW_MESSAGES", window_messages),
-            (window, "_LOW_WATER", max(1, window_messages // 2)),
+            (window, "_REFILL_BELOW", max(1, window_messages // 2)),
             (window, "WINDOW_BYTES", window_bytes),
             (line, "WINDOW_MESSAGES", window_messages),
             (line, "WINDOW_BYTES", window_bytes),
-            (settlement, "EXPIRE_AT_ONCE", random.choice((1, 3, 500))),
-            (line, "SHARE", random.choice((1, 3, 100))),
+            (settlement, "EXPIRY_BATCH_SIZE", random.choice((1, 3, 500))),
+            (line, "FAIR_SHARE", random.choice((1, 3, 100))),
             (part, "MEGABYTE", random.choice((4, 1_048_576))),
         ]
         self.weights = {

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.seeded.outcome import described
+from tests.seeded.outcome import describe_error
 from tests.simulation.run import run
 from twinbus.broker import receivable_part
 from twinbus.broker.clock import Timers
 from twinbus.broker.fragment import Fragment
-from twinbus.broker.holdings import Holdings
-from twinbus.broker.journal import Journal
-from twinbus.broker.line import Line
+from twinbus.broker.holdings import MessageTable
+from twinbus.broker.journal import CommitLog
+from twinbus.broker.line import Dispatcher
 from twinbus.broker.locks import Locks
-from twinbus.broker.outstanding import Outstanding
+from twinbus.broker.outstanding import InFlight
 from twinbus.broker.settlement import Settlement
 from twinbus.broker.window import Window
 from twinbus.store.memory import MemoryDisk
@@ -37,7 +37,7 @@ def found() -> str:
         try:
             run(seed)
         except Exception as error:  # noqa: BLE001  # a fault may show as anything
-            return described(error)
+            return describe_error(error)
     return "nothing"
 
 
@@ -54,20 +54,20 @@ def after(patch: Patch, owner: type, name: str, then: Callable[..., None]) -> No
 
 
 def no_marks(patch: Patch) -> None:
-    patch.setattr(Fragment, "write_marks", lambda *_: None)
+    patch.setattr(Fragment, "write_counters", lambda *_: None)
 
 
 def answer_before_applied(patch: Patch) -> None:
-    add = Journal.add
+    add = CommitLog.add
 
-    def wrong(self: Journal, keeper: Any, size: int, applied: Any, answer: Any) -> None:
+    def wrong(self: CommitLog, keeper: Any, size: int, applied: Any, answer: Any) -> None:
         def both() -> None:
             answer(None)
             applied()
 
         add(self, keeper, size, both, lambda error: answer(error) if error is not None else None)
 
-    patch.setattr(Journal, "add", wrong)
+    patch.setattr(CommitLog, "add", wrong)
 
 
 def accept_before_sync(patch: Patch) -> None:
@@ -82,7 +82,7 @@ def accept_before_sync(patch: Patch) -> None:
 
 
 def accept_what_failed(patch: Patch) -> None:
-    patch.setattr(Journal, "_refuse", lambda _, answers, __: [answer(None) for answer in answers])
+    patch.setattr(CommitLog, "_fail_callbacks", lambda _, answers, __: [answer(None) for answer in answers])
 
 
 def still_out_when_returned(patch: Patch) -> None:
@@ -90,7 +90,7 @@ def still_out_when_returned(patch: Patch) -> None:
 
 
 def return_to_a_window_that_is_elsewhere(patch: Patch) -> None:
-    patch.setattr(Line, "bring_back", lambda self, sequence, record: self.window.put_back(sequence, record))
+    patch.setattr(Dispatcher, "requeue", lambda self, sequence, record: self.window.put_back(sequence, record))
 
 
 def forget_what_is_out(patch: Patch) -> None:
@@ -98,13 +98,13 @@ def forget_what_is_out(patch: Patch) -> None:
 
 
 def low_mark_above_what_is_out(patch: Patch) -> None:
-    patch.setattr(Outstanding, "lowest", lambda _, other: other)
+    patch.setattr(InFlight, "lowest", lambda _, other: other)
 
 
 def read_on_behind_what_was_cleared(patch: Patch) -> None:
     def wrong(self: Window) -> None:
         self.ready.clear()
-        self.bytes = 0
+        self.ready_bytes = 0
 
     patch.setattr(Window, "clear", wrong)
 
@@ -117,9 +117,9 @@ def hand_out_what_is_out(patch: Patch) -> None:
 def put_back_at_the_end(patch: Patch) -> None:
     def wrong(self: Window, sequence: int, record: bytes) -> None:
         self.ready.append((sequence, record))
-        self.bytes += len(record)
+        self.ready_bytes += len(record)
 
-    patch.setattr(Window, "put_back", wrong)
+    patch.setattr(Window, "requeue", wrong)
 
 
 def lock_never_removed(patch: Patch) -> None:
@@ -132,41 +132,41 @@ def lock_never_expires(patch: Patch) -> None:
 
 def expiry_is_not_counted(patch: Patch) -> None:
     wrong = lambda self, found, answer, _: self._return_unchanged(found, answer)  # noqa: E731
-    patch.setattr(Settlement, "_return_counted", wrong)
+    patch.setattr(Settlement, "_write_returned", wrong)
 
 
 def one_delivery_too_many(patch: Patch) -> None:
-    policies = receivable_part.policies
+    policies = receivable_part.fragment_policies
 
     def wrong(*arguments: Any, **named: Any) -> Any:
         main, dead = policies(*arguments, **named)
         main.max_delivery_count = (main.max_delivery_count or 0) + 1
         return main, dead
 
-    patch.setattr(receivable_part, "policies", wrong)
+    patch.setattr(receivable_part, "fragment_policies", wrong)
 
 
 def count_not_incremented(patch: Patch) -> None:
-    show = Holdings.show_marks
+    show = MessageTable.publish_counters
 
-    def wrong(self: Holdings) -> None:
-        before = self.shown
+    def wrong(self: MessageTable) -> None:
+        before = self.committed
         show(self)
-        if self.shown.active_count > before.active_count:
-            self.shown = self.shown._replace(active_count=before.active_count)
+        if self.committed.active_count > before.active_count:
+            self.committed = self.committed._replace(active_count=before.active_count)
 
-    patch.setattr(Holdings, "show_marks", wrong)
+    patch.setattr(MessageTable, "publish_counters", wrong)
 
 
 def bytes_of_a_failed_send_stay(patch: Patch) -> None:
-    read = Holdings.read_marks
+    read = MessageTable.load_counters
 
-    def wrong(self: Holdings, value: bytes | None) -> None:
+    def wrong(self: MessageTable, value: bytes | None) -> None:
         size = self.active_bytes
         read(self, value)
         self.active_bytes = max(size, self.active_bytes)
 
-    patch.setattr(Holdings, "read_marks", wrong)
+    patch.setattr(MessageTable, "load_counters", wrong)
 
 
 def batch_in_two_parts(patch: Patch) -> None:
@@ -175,23 +175,23 @@ def batch_in_two_parts(patch: Patch) -> None:
     def wrong(self: Fragment, records: Any, answer: Any, beside: Any = None) -> int:
         for record in records[:-1]:
             enqueue(self, [record], lambda _: None)
-            self.journal.flush()
+            self.commit_log.flush()
         return enqueue(self, records[-1:], answer, beside)
 
     patch.setattr(Fragment, "enqueue", wrong)
 
 
 def memory_survives_the_store(patch: Patch) -> None:
-    patch.setattr(Fragment, "lose_store", lambda _: None)
-    patch.setattr(Fragment, "find_store", lambda _: None)
+    patch.setattr(Fragment, "on_store_failed", lambda _: None)
+    patch.setattr(Fragment, "on_store_reopened", lambda _: None)
 
 
 def nobody_is_fed_after_a_commit(patch: Patch) -> None:
-    patch.setattr(Fragment, "settled_down", lambda _: None)
+    patch.setattr(Fragment, "resume", lambda _: None)
 
 
 def drain_without_end(patch: Patch) -> None:
-    patch.setattr(Line, "_finish_drains", lambda _: None)
+    patch.setattr(Dispatcher, "_finish_drains", lambda _: None)
     patch.setattr(Timers, "run_due", lambda _: None)
 
 

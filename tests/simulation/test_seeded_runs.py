@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.seeded.outcome import attempt
+from tests.seeded.outcome import run_seed
 from tests.simulation.run import run
 
 EACH = 250
@@ -13,5 +13,5 @@ PARTS = 6
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := attempt(run, seed)).fault]
+    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
     assert not found, f"once more: python -m tests.simulation --seed {found[0].seed} --runs 1 --trace"

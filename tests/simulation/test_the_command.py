@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.seeded.command import (
     assert_a_run_that_fails_says_how_to_repeat_it,
     assert_a_seed_means_the_same_steps_in_every_process,
-    command,
+    run_python,
 )
 
 PLANTED = """
@@ -19,7 +19,7 @@ def test_a_seed_means_the_same_steps_in_every_process() -> None:
 
 
 def test_runs_that_find_nothing_say_so() -> None:
-    ran = command("-m", "tests.simulation", "--runs", "20", "--seed", "20000", "--processes", "2")
+    ran = run_python("-m", "tests.simulation", "--runs", "20", "--seed", "20000", "--processes", "2")
     assert ran.stdout.splitlines()[-1].startswith("20 runs of ")
     assert "0 failed, from seed 20000" in ran.stdout
 

@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.store.rig import MemoryRig, RocksRig
+from tests.store.rig import MemoryHarness, RocksHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.store.rig import Rig
+    from tests.store.rig import StoreHarness
 
 
 @pytest.fixture
-def rocks(tmp_path: Path) -> Iterator[RocksRig]:
-    rig = RocksRig(tmp_path / "store")
+def rocks(tmp_path: Path) -> Iterator[RocksHarness]:
+    rig = RocksHarness(tmp_path / "store")
     yield rig
-    rig.ask(rig.store.close)
+    rig.call(rig.store.close)
 
 
 @pytest.fixture
-def memory() -> MemoryRig:
-    return MemoryRig()
+def memory() -> MemoryHarness:
+    return MemoryHarness()
 
 
 @pytest.fixture(params=["rocks", "memory"])
-def rig(request: pytest.FixtureRequest) -> Rig:
-    chosen: Rig = request.getfixturevalue(request.param)
+def harness(request: pytest.FixtureRequest) -> StoreHarness:
+    chosen: StoreHarness = request.getfixturevalue(request.param)
     return chosen

@@ -9,16 +9,16 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twinbus.store.changes import Changes
-from twinbus.store.database import Database
+from twinbus.store.changes import ChangeBatch
+from twinbus.store.database import RocksDatabase
 from twinbus.store.protocol import Table
-from twinbus.store.tuning import DEFAULT
+from twinbus.store.tuning import DEFAULT_TUNING
 
 if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from twinbus.store.tuning import Tuning
+    from twinbus.store.tuning import RocksTuning
 
 PAGE = 4_096
 BLOCK = 32_768
@@ -26,7 +26,7 @@ BLOCK = 32_768
 
 
 @dataclass(frozen=True)
-class Left:
+class DamagedStore:
     """What a power cut left."""
 
     directory: Path
@@ -37,9 +37,11 @@ class Left:
     """Length of the log when it was synced last."""
 
 
-def leave(directory: Path, random: Random, *, synced: int = 120, unsynced: int = 40, tuning: Tuning = DEFAULT) -> Left:
+def write_unsynced_log(
+    directory: Path, random: Random, *, synced: int = 120, unsynced: int = 40, tuning: RocksTuning = DEFAULT_TUNING
+) -> DamagedStore:
     """Commit batches, the first ones in groups with a sync each; the others are one group that waits for its sync."""
-    database = Database(directory / "alive", tuning)
+    database = RocksDatabase(directory / "alive", tuning)
     try:
         for number in range(synced):
             database.write(_batch(number, random))
@@ -52,10 +54,10 @@ def leave(directory: Path, random: Random, *, synced: int = 120, unsynced: int =
         shutil.copytree(directory / "alive", directory / "left")
     finally:
         database.release(5.0)
-    return Left(directory / "left", directory / "left" / log.name, synced, synced + unsynced, synced_bytes)
+    return DamagedStore(directory / "left", directory / "left" / log.name, synced, synced + unsynced, synced_bytes)
 
 
-def batches_in(database: Database) -> int:
+def batches_in(database: RocksDatabase) -> int:
     """How many batches are there; they must be the first ones, whole."""
     rows, _ = database.scan(b"", b"\xff", 1_000_000, 1 << 30, Table.LOG)
     numbers = sorted({int(key[:4]) for key, _ in rows})
@@ -66,13 +68,13 @@ def batches_in(database: Database) -> int:
     return len(numbers)
 
 
-def cut(left: Left, random: Random) -> None:
+def cut(left: DamagedStore, random: Random) -> None:
     """The file ends somewhere in what was not synced."""
     with left.log.open("r+b") as file:
         file.truncate(random.randrange(left.synced_bytes, left.log.stat().st_size))
 
 
-def cut_and_fill_with_zeroes(left: Left, random: Random) -> None:
+def cut_and_fill_with_zeroes(left: DamagedStore, random: Random) -> None:
     """The file has its length, but what was not synced is missing from somewhere on."""
     length = left.log.stat().st_size
     cut(left, random)
@@ -80,14 +82,14 @@ def cut_and_fill_with_zeroes(left: Left, random: Random) -> None:
         file.truncate(length)
 
 
-def lose_a_page(left: Left, random: Random) -> None:
+def lose_a_page(left: DamagedStore, random: Random) -> None:
     """One page of what was not synced never reached the disk; later ones did."""
     first = -(-left.synced_bytes // PAGE)
     page = random.randrange(first, left.log.stat().st_size // PAGE)
     _overwrite(left.log, page * PAGE, bytes(PAGE))
 
 
-def flip_a_synced_byte(left: Left, random: Random) -> None:
+def flip_a_synced_byte(left: DamagedStore, random: Random) -> None:
     """A byte of what was synced has changed, at least a block before its end."""
     position = random.randrange(left.synced_bytes - 2 * BLOCK)
     _overwrite(left.log, position, bytes([left.log.read_bytes()[position] ^ (1 << random.randrange(8))]))
@@ -99,8 +101,8 @@ def _overwrite(file: Path, position: int, content: bytes) -> None:
         opened.write(content)
 
 
-def _batch(number: int, random: Random) -> Changes:
-    batch = Changes()
+def _batch(number: int, random: Random) -> ChangeBatch:
+    batch = ChangeBatch()
     batch.put(b"%04d first" % number, random.randbytes(random.randrange(1_500)))
     batch.put(b"%04d second" % number, random.randbytes(random.randrange(1_500)))
     batch.put(b"last", b"%d" % number, Table.INDEX)

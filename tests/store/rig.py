@@ -14,11 +14,11 @@ from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from twinbus.store.database import Database
+from twinbus.store.database import RocksDatabase
 from twinbus.store.memory import MemoryDisk, MemoryStore
 from twinbus.store.protocol import StoreError, Table
 from twinbus.store.rocks import RocksStore
-from twinbus.store.tuning import DEFAULT
+from twinbus.store.tuning import DEFAULT_TUNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     import pytest
 
     from twinbus.store.protocol import Row
-    from twinbus.store.tuning import Tuning
+    from twinbus.store.tuning import RocksTuning
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 FIRST, LAST = b"", b"\xff" * 8
 
 
-class Rig(ABC):
+class StoreHarness(ABC):
     """A store, opened."""
 
     store: RocksStore | MemoryStore
 
     @abstractmethod
-    def turn(self) -> None:
+    def run_callbacks(self) -> None:
         """Wait for one more call that the store posts, and make it."""
 
     @abstractmethod
@@ -58,17 +58,17 @@ class Rig(ABC):
     def fail_next_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the disk refuse the next sync."""
 
-    def ask(self, call: Callable[[Callable[[object], None]], None]) -> object:
+    def call(self, call: Callable[[Callable[[object], None]], None]) -> object:
         """Make a call of the store and wait for its answer."""
         box: list[object] = []
         call(box.append)
         while not box:
-            self.turn()
+            self.run_callbacks()
         return box[0]
 
-    def expect(self, call: Callable[[Callable[[object], None]], None]) -> object:
+    def call_expecting_error(self, call: Callable[[Callable[[object], None]], None]) -> object:
         """Make a call of the store that must succeed."""
-        answer = self.ask(call)
+        answer = self.call(call)
         assert not isinstance(answer, StoreError), answer
         return answer
 
@@ -77,11 +77,11 @@ class Rig(ABC):
         batch = self.store.batch()
         for key, value in rows:
             batch.put(key, value, table)
-        self.expect(lambda done: self.store.commit(batch, done))
+        self.call_expecting_error(lambda done: self.store.commit(batch, done))
 
     def get(self, *keys: bytes, table: Table = Table.LOG) -> list[bytes | None]:
         """The values of some keys."""
-        return cast("list[bytes | None]", self.expect(lambda done: self.store.get(keys, done, table)))
+        return cast("list[bytes | None]", self.call_expecting_error(lambda done: self.store.get(keys, done, table)))
 
     def scan(
         self,
@@ -95,34 +95,36 @@ class Rig(ABC):
         """Records in order."""
         return cast(
             "list[Row]",
-            self.expect(lambda done: self.store.scan(start, end, done, limit=limit, max_bytes=max_bytes, table=table)),
+            self.call_expecting_error(
+                lambda done: self.store.scan(start, end, done, limit=limit, max_bytes=max_bytes, table=table)
+            ),
         )
 
     def reopen(self) -> None:
-        self.expect(self.store.close)
+        self.call_expecting_error(self.store.close)
         self.open()
 
 
-class RocksRig(Rig):
+class RocksHarness(StoreHarness):
     """RocksDB in a directory."""
 
     store: RocksStore
 
-    def __init__(self, directory: Path, tuning: Tuning = DEFAULT) -> None:
+    def __init__(self, directory: Path, tuning: RocksTuning = DEFAULT_TUNING) -> None:
         self.directory = directory
         self.mailbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._tuning = tuning
-        self._lives = count()
+        self._incarnations = count()
         self.open()
 
-    def turn(self) -> None:
-        self.mailbox.get(timeout=PATIENCE_S)()
+    def run_callbacks(self) -> None:
+        self.mailbox.get(timeout=TIMEOUT_S)()
 
     def try_open(self, directory: Path) -> object:
         """The store, or why not."""
-        return self.ask(
+        return self.call(
             lambda done: RocksStore.open(
-                directory, name="store 0", post=self.mailbox.put, done=done, tuning=self._tuning
+                directory, name="store 0", post_call=self.mailbox.put, on_result=done, tuning=self._tuning
             )
         )
 
@@ -137,7 +139,7 @@ class RocksRig(Rig):
 
     def kill(self) -> None:
         """Go on with a copy of what is in its files now."""
-        old, self.directory = self.directory, self.directory.with_name(f"life {next(self._lives)}")
+        old, self.directory = self.directory, self.directory.with_name(f"life {next(self._incarnations)}")
         while not self._is_copied(old):
             shutil.rmtree(self.directory)
         self.reopen()
@@ -151,14 +153,14 @@ class RocksRig(Rig):
         return True
 
     def fail_next_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(_database: Database) -> None:
+        def refuse(_database: RocksDatabase) -> None:
             monkeypatch.undo()
             raise OSError("IO error: No space left on device")
 
-        monkeypatch.setattr(Database, "sync", refuse)
+        monkeypatch.setattr(RocksDatabase, "sync", refuse)
 
 
-class MemoryRig(Rig):
+class MemoryHarness(StoreHarness):
     """A disk in memory."""
 
     store: MemoryStore
@@ -169,14 +171,14 @@ class MemoryRig(Rig):
         self.random = Random(seed)
         self.open()
 
-    def turn(self) -> None:
+    def run_callbacks(self) -> None:
         while not self.mailbox:
-            assert self.store.pending, "no answer will come"
+            assert self.store.has_work, "no answer will come"
             self.store.step()
         self.mailbox.popleft()()
 
     def open(self) -> None:
-        self.store = MemoryStore(self.disk, name="store 0", post=self.mailbox.append)
+        self.store = MemoryStore(self.disk, name="store 0", post_call=self.mailbox.append)
 
     def open_checkpoint(self, directory: Path) -> None:
         self.disk = self.disk.checkpoints[directory]
@@ -188,4 +190,4 @@ class MemoryRig(Rig):
 
     def fail_next_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
         del monkeypatch
-        self.store.fail_next("IO error: No space left on device", self.random)
+        self.store.fail_next_sync("IO error: No space left on device", self.random)

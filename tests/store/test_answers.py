@@ -11,11 +11,11 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.store.rig import Rig
+    from tests.store.rig import StoreHarness
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_answers_come_in_the_order_of_the_calls(rig: Rig, tmp_path: Path, seed: int) -> None:
+def test_answers_come_in_the_order_of_the_calls(harness: StoreHarness, tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     told: list[int] = []
 
@@ -26,42 +26,42 @@ def test_answers_come_in_the_order_of_the_calls(rig: Rig, tmp_path: Path, seed: 
         answer = partial(done, number)
         kind = random.choice(("commit", "commit", "get", "scan", "checkpoint" if number % 50 == 0 else "commit"))
         if kind == "commit":
-            batch = rig.store.batch()
+            batch = harness.store.batch()
             batch.put(b"%d" % number, b"")
-            rig.store.commit(batch, answer)
+            harness.store.commit(batch, answer)
         elif kind == "get":
-            rig.store.get([b"1", b"2"], answer)
+            harness.store.get([b"1", b"2"], answer)
         elif kind == "scan":
-            rig.store.scan(b"", b"\xff", answer, limit=10)
+            harness.store.scan(b"", b"\xff", answer, limit=10)
         else:
-            rig.store.checkpoint(tmp_path / f"copy {number}", answer)
-    rig.expect(rig.store.close)
+            harness.store.checkpoint(tmp_path / f"copy {number}", answer)
+    harness.call_expecting_error(harness.store.close)
     assert told == list(range(200))
 
 
-def test_nothing_is_answered_before_the_call_returns(rig: Rig) -> None:
+def test_nothing_is_answered_before_the_call_returns(harness: StoreHarness) -> None:
     told: list[object] = []
-    rig.store.get([b"a"], told.append)
-    rig.store.commit(rig.store.batch(), told.append)
+    harness.store.get([b"a"], told.append)
+    harness.store.commit(harness.store.batch(), told.append)
     assert told == []
 
 
-def test_a_commit_is_answered_after_its_sync(rig: Rig) -> None:
+def test_a_commit_is_answered_after_its_sync(harness: StoreHarness) -> None:
     for number in range(1, 4):
-        rig.put((b"a", b"%d" % number))
-        assert rig.store.syncs == number
+        harness.put((b"a", b"%d" % number))
+        assert harness.store.syncs == number
 
 
-def test_reads_need_no_sync(rig: Rig) -> None:
-    rig.get(b"a")
-    rig.scan()
-    assert rig.store.syncs == 0
+def test_reads_need_no_sync(harness: StoreHarness) -> None:
+    harness.get(b"a")
+    harness.scan()
+    assert harness.store.syncs == 0
 
 
-def test_a_commit_counts_as_waiting_until_it_is_answered(rig: Rig) -> None:
+def test_a_commit_counts_as_waiting_until_it_is_answered(harness: StoreHarness) -> None:
     for _ in range(3):
-        rig.store.commit(rig.store.batch(), lambda _: None)
-    assert rig.store.waiting == 3
-    rig.get(b"a")
-    assert rig.store.waiting == 0
-    assert rig.store.busy_since is None
+        harness.store.commit(harness.store.batch(), lambda _: None)
+    assert harness.store.pending_commits == 3
+    harness.get(b"a")
+    assert harness.store.pending_commits == 0
+    assert harness.store.busy_since is None

@@ -9,81 +9,81 @@ import pytest
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
-    from tests.store.rig import Rig
+    from tests.store.rig import StoreHarness
 
 
-def test_what_was_put_is_there_and_nothing_else(rig: Rig) -> None:
-    rig.put((b"a", b"1"), (b"b", b""))
-    assert rig.get(b"b", b"nothing", b"a", b"a") == [b"", None, b"1", b"1"]
-    assert rig.get() == []
+def test_what_was_put_is_there_and_nothing_else(harness: StoreHarness) -> None:
+    harness.put((b"a", b"1"), (b"b", b""))
+    assert harness.get(b"b", b"nothing", b"a", b"a") == [b"", None, b"1", b"1"]
+    assert harness.get() == []
 
 
-def test_a_put_overwrites(rig: Rig) -> None:
-    rig.put((b"a", b"1"))
-    rig.put((b"a", b"2"))
-    assert rig.scan() == [(b"a", b"2")]
+def test_a_put_overwrites(harness: StoreHarness) -> None:
+    harness.put((b"a", b"1"))
+    harness.put((b"a", b"2"))
+    assert harness.scan() == [(b"a", b"2")]
 
 
-def test_a_delete_removes_one_record_and_needs_none(rig: Rig) -> None:
-    rig.put((b"a", b"1"), (b"b", b"2"))
-    batch = rig.store.batch()
+def test_a_delete_removes_one_record_and_needs_none(harness: StoreHarness) -> None:
+    harness.put((b"a", b"1"), (b"b", b"2"))
+    batch = harness.store.batch()
     batch.delete(b"a")
     batch.delete(b"never there")
-    rig.expect(lambda done: rig.store.commit(batch, done))
-    assert rig.scan() == [(b"b", b"2")]
+    harness.call_expecting_error(lambda done: harness.store.commit(batch, done))
+    assert harness.scan() == [(b"b", b"2")]
 
 
-def test_a_range_is_deleted_with_its_start_and_without_its_end(rig: Rig) -> None:
-    rig.put(*((b"%d" % number, b"") for number in range(6)))
-    batch = rig.store.batch()
+def test_a_range_is_deleted_with_its_start_and_without_its_end(harness: StoreHarness) -> None:
+    harness.put(*((b"%d" % number, b"") for number in range(6)))
+    batch = harness.store.batch()
     batch.delete_range(b"1", b"4")
-    rig.expect(lambda done: rig.store.commit(batch, done))
-    assert [key for key, _ in rig.scan()] == [b"0", b"4", b"5"]
+    harness.call_expecting_error(lambda done: harness.store.commit(batch, done))
+    assert [key for key, _ in harness.scan()] == [b"0", b"4", b"5"]
 
 
 @pytest.mark.parametrize(("start", "end"), [(b"2", b"2"), (b"3", b"1")])
-def test_a_range_without_keys_deletes_nothing(rig: Rig, start: bytes, end: bytes) -> None:
-    rig.put((b"1", b""), (b"2", b""), (b"3", b""))
-    batch = rig.store.batch()
+def test_a_range_without_keys_deletes_nothing(harness: StoreHarness, start: bytes, end: bytes) -> None:
+    harness.put((b"1", b""), (b"2", b""), (b"3", b""))
+    batch = harness.store.batch()
     batch.delete_range(start, end)
-    rig.expect(lambda done: rig.store.commit(batch, done))
-    assert len(rig.scan()) == 3
+    harness.call_expecting_error(lambda done: harness.store.commit(batch, done))
+    assert len(harness.scan()) == 3
 
 
-def test_changes_of_one_key_are_made_in_their_order(rig: Rig) -> None:
-    batch = rig.store.batch()
+def test_changes_of_one_key_are_made_in_their_order(harness: StoreHarness) -> None:
+    batch = harness.store.batch()
     batch.put(b"kept", b"before")
     batch.put(b"lost", b"before")
     batch.delete_range(b"a", b"z")
     batch.put(b"kept", b"after")
     batch.put(b"deleted", b"")
     batch.delete(b"deleted")
-    rig.expect(lambda done: rig.store.commit(batch, done))
-    assert rig.scan() == [(b"kept", b"after")]
+    harness.call_expecting_error(lambda done: harness.store.commit(batch, done))
+    assert harness.scan() == [(b"kept", b"after")]
 
 
-def test_one_batch_changes_both_tables_and_each_keeps_its_own_keys(rig: Rig) -> None:
-    batch = rig.store.batch()
+def test_one_batch_changes_both_tables_and_each_keeps_its_own_keys(harness: StoreHarness) -> None:
+    batch = harness.store.batch()
     for key in (b"a", b"b", b"c"):
         batch.put(key, b"log")
         batch.put(key, b"index", Table.INDEX)
     batch.delete(b"a")
     batch.delete_range(b"b", b"c", Table.INDEX)
-    rig.expect(lambda done: rig.store.commit(batch, done))
-    assert rig.scan() == [(b"b", b"log"), (b"c", b"log")]
-    assert rig.scan(table=Table.INDEX) == [(b"a", b"index"), (b"c", b"index")]
-    assert rig.get(b"a", b"b", table=Table.INDEX) == [b"index", None]
+    harness.call_expecting_error(lambda done: harness.store.commit(batch, done))
+    assert harness.scan() == [(b"b", b"log"), (b"c", b"log")]
+    assert harness.scan(table=Table.INDEX) == [(b"a", b"index"), (b"c", b"index")]
+    assert harness.get(b"a", b"b", table=Table.INDEX) == [b"index", None]
 
 
-def test_an_empty_batch_is_committed_like_any_other(rig: Rig) -> None:
-    assert rig.ask(lambda done: rig.store.commit(rig.store.batch(), done)) is None
+def test_an_empty_batch_is_committed_like_any_other(harness: StoreHarness) -> None:
+    assert harness.call(lambda done: harness.store.commit(harness.store.batch(), done)) is None
 
 
-def test_a_batch_knows_its_size(rig: Rig) -> None:
-    batch = rig.store.batch()
+def test_a_batch_knows_its_size(harness: StoreHarness) -> None:
+    batch = harness.store.batch()
     batch.put(b"key", b"value")
     batch.delete(b"key")
     batch.delete_range(b"a", b"bc", Table.INDEX)
     assert batch.size == 3 + 5 + 3 + 1 + 2
-    rig.expect(lambda done: rig.store.commit(batch, done))
-    assert (rig.store.commits, rig.store.bytes_written) == (1, batch.size)
+    harness.call_expecting_error(lambda done: harness.store.commit(batch, done))
+    assert (harness.store.commits, harness.store.bytes_written) == (1, batch.size)

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.store.rig import LAST, MemoryRig, RocksRig
+from tests.store.rig import LAST, MemoryHarness, RocksHarness
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
-    from tests.store.rig import Rig
+    from tests.store.rig import StoreHarness
     from twinbus.store.changes import Change
     from twinbus.store.protocol import Row
 
@@ -28,10 +28,10 @@ changes = st.one_of(
 )
 
 
-class LikeADict(RuleBasedStateMachine):
+class DictEquivalence(RuleBasedStateMachine):
     """Commits, reads, openings and kills in any order."""
 
-    rig: Rig
+    harness: StoreHarness
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class LikeADict(RuleBasedStateMachine):
     def commit(self, batches: list[list[Change]]) -> None:
         told: list[object] = []
         for batch_changes in batches:
-            batch = self.rig.store.batch()
+            batch = self.harness.store.batch()
             for key, value, table in batch_changes:
                 if isinstance(value, bytes):
                     batch.put(key, value, table)
@@ -62,51 +62,51 @@ class LikeADict(RuleBasedStateMachine):
                 else:
                     batch.delete_range(key, value[0], table)
                 self.apply((key, value, table))
-            self.rig.store.commit(batch, told.append)
+            self.harness.store.commit(batch, told.append)
         while len(told) < len(batches):
-            self.rig.turn()
+            self.harness.run_callbacks()
         assert told == [None] * len(batches)
 
     @rule(wanted=st.lists(keys, max_size=5), table=tables)
     def get(self, wanted: list[bytes], table: Table) -> None:
-        assert self.rig.get(*wanted, table=table) == [self.model[table].get(key) for key in wanted]
+        assert self.harness.get(*wanted, table=table) == [self.model[table].get(key) for key in wanted]
 
     @rule(start=keys, end=keys, limit=st.integers(0, 5), table=tables)
     def scan(self, start: bytes, end: bytes, limit: int, table: Table) -> None:
-        assert self.rig.scan(start, end, limit=limit, table=table) == self.range(start, end, table)[:limit]
+        assert self.harness.scan(start, end, limit=limit, table=table) == self.range(start, end, table)[:limit]
 
     @rule()
     def reopen(self) -> None:
-        self.rig.reopen()
+        self.harness.reopen()
 
     @rule()
     def kill(self) -> None:
-        self.rig.kill()
+        self.harness.kill()
 
     @invariant()
     def holds_what_the_dict_holds(self) -> None:
         for table in Table:
-            assert self.rig.scan(table=table) == self.range(b"", LAST, table)
+            assert self.harness.scan(table=table) == self.range(b"", LAST, table)
 
 
-class RocksLikeADict(LikeADict):
+class RocksDictEquivalence(DictEquivalence):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="twinbus-"))
-        self.rig = RocksRig(self.directory / "store")
+        self.harness = RocksHarness(self.directory / "store")
 
     def teardown(self) -> None:
-        self.rig.ask(self.rig.store.close)
+        self.harness.call(self.harness.store.close)
         shutil.rmtree(self.directory)
 
 
-class MemoryLikeADict(LikeADict):
+class MemoryDictEquivalence(DictEquivalence):
     def __init__(self) -> None:
         super().__init__()
-        self.rig = MemoryRig()
+        self.harness = MemoryHarness()
 
 
-TestRocks = RocksLikeADict.TestCase
+TestRocks = RocksDictEquivalence.TestCase
 TestRocks.settings = settings(max_examples=8, stateful_step_count=12, deadline=None)
-TestMemory = MemoryLikeADict.TestCase
+TestMemory = MemoryDictEquivalence.TestCase
 TestMemory.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)

@@ -21,7 +21,7 @@ def live_and_crash(seed: int) -> tuple[set[int], list[bytes], list[int]]:
     random = Random(seed)
     disk = MemoryDisk()
     posted: deque[Callable[[], None]] = deque()
-    store = MemoryStore(disk, name="store 0", post=posted.append)
+    store = MemoryStore(disk, name="store 0", post_call=posted.append)
     answered: set[int] = set()
 
     def done(number: int, answer: object) -> None:
@@ -47,11 +47,11 @@ def live_and_crash(seed: int) -> tuple[set[int], list[bytes], list[int]]:
     before = answered.copy()
     while posted:
         posted.popleft()()
-    assert not store.pending
+    assert not store.has_work
     assert answered == before, "the dead answer nothing"
-    MemoryStore(disk, name="store 0", post=posted.append)
-    assert disk.seen[Table.INDEX].values.get(b"last", b"-1") == b"%d" % (len(disk.seen[Table.LOG].keys) - 1)
-    return answered, disk.seen[Table.LOG].keys, steps
+    MemoryStore(disk, name="store 0", post_call=posted.append)
+    assert disk.visible[Table.INDEX].values.get(b"last", b"-1") == b"%d" % (len(disk.visible[Table.LOG].keys) - 1)
+    return answered, disk.visible[Table.LOG].keys, steps
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -72,28 +72,28 @@ def test_crashes_differ_over_the_seeds() -> None:
     kept = set()
     for seed in range(50):
         disk = MemoryDisk()
-        store = MemoryStore(disk, name="store 0", post=lambda _: None)
+        store = MemoryStore(disk, name="store 0", post_call=lambda _: None)
         for number in range(3):
             batch = store.batch()
             batch.put(b"%d" % number, b"")
             store.commit(batch, lambda _: None)
         store.step()
-        assert len(disk.seen[Table.LOG].keys) == 3
+        assert len(disk.visible[Table.LOG].keys) == 3
         disk.crash(Random(seed))
-        kept.add(len(disk.seen[Table.LOG].keys))
+        kept.add(len(disk.visible[Table.LOG].keys))
     assert kept == {0, 1, 2, 3}
 
 
 def test_what_was_synced_but_not_answered_survives() -> None:
     disk = MemoryDisk()
     posted: list[Callable[[], None]] = []
-    store = MemoryStore(disk, name="store 0", post=posted.append)
+    store = MemoryStore(disk, name="store 0", post_call=posted.append)
     batch = store.batch()
     batch.put(b"a", b"1")
     store.commit(batch, lambda _: None)
     store.step()
     store.step()
     disk.crash(Random(0))
-    assert disk.seen[Table.LOG].values == {b"a": b"1"}
+    assert disk.visible[Table.LOG].values == {b"a": b"1"}
     store.step()
     assert posted == []

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twinbus.store.memory import MemoryDisk, MemoryStore, Step
+from twinbus.store.memory import MemoryDisk, MemoryStore, StoreStep
 from twinbus.store.protocol import StoreFailed, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.store.rig import MemoryRig
+    from tests.store.rig import MemoryHarness
 
 
-def test_nothing_happens_but_by_steps(memory: MemoryRig) -> None:
+def test_nothing_happens_but_by_steps(memory: MemoryHarness) -> None:
     store = memory.store
     told: list[Any] = []
     store.commit(store.batch(), told.append)
     seen = []
-    while store.pending:
+    while store.has_work:
         seen.append(store.next_step)
         assert not memory.mailbox
         store.step()
-    assert seen == [Step.RUN, Step.SYNC, Step.ANSWER]
+    assert seen == [StoreStep.RUN, StoreStep.SYNC, StoreStep.DELIVER]
     assert told == []
     memory.mailbox.popleft()()
     assert told == [None]
@@ -33,11 +33,11 @@ def test_nothing_happens_but_by_steps(memory: MemoryRig) -> None:
     assert not memory.mailbox
 
 
-def test_a_store_that_was_asked_nothing_has_nothing_pending(memory: MemoryRig) -> None:
-    assert not memory.store.pending
+def test_a_store_that_was_asked_nothing_has_nothing_pending(memory: MemoryHarness) -> None:
+    assert not memory.store.has_work
 
 
-def test_what_is_asked_between_steps_waits_for_the_next_group(memory: MemoryRig) -> None:
+def test_what_is_asked_between_steps_waits_for_the_next_group(memory: MemoryHarness) -> None:
     store = memory.store
     store.commit(store.batch(), lambda _: None)
     store.step()
@@ -45,15 +45,15 @@ def test_what_is_asked_between_steps_waits_for_the_next_group(memory: MemoryRig)
     store.step()
     store.step()
     assert len(memory.mailbox) == 1
-    assert store.pending
+    assert store.has_work
 
 
-def test_a_hanging_store_has_nothing_pending_until_it_resumes(memory: MemoryRig) -> None:
+def test_a_hanging_store_has_nothing_pending_until_it_resumes(memory: MemoryHarness) -> None:
     memory.store.commit(memory.store.batch(), lambda _: None)
     memory.store.step()
     memory.store.hang(since=7.0)
     assert memory.store.busy_since == 7.0
-    assert not memory.store.pending
+    assert not memory.store.has_work
     memory.store.step()
     assert memory.store.syncs == 0
     memory.store.resume()
@@ -66,18 +66,18 @@ def test_a_hanging_store_has_nothing_pending_until_it_resumes(memory: MemoryRig)
 def test_after_a_failed_sync_chance_decides_what_is_on_disk(seed: int) -> None:
     disk = MemoryDisk()
     posted: list[Callable[[], None]] = []
-    store = MemoryStore(disk, name="store 0", post=posted.append)
+    store = MemoryStore(disk, name="store 0", post_call=posted.append)
     for number in range(4):
         batch = store.batch()
         batch.put(b"%d" % number, b"")
         store.commit(batch, lambda _: None)
-    store.fail_next("IO error", Random(seed))
-    while store.pending:
+    store.fail_next_sync("IO error", Random(seed))
+    while store.has_work:
         store.step()
     left = Random(seed).randint(0, 4)
-    assert len(disk.seen[Table.LOG].keys) == left
+    assert len(disk.visible[Table.LOG].keys) == left
 
 
-def test_a_disk_has_one_store_at_a_time(memory: MemoryRig) -> None:
+def test_a_disk_has_one_store_at_a_time(memory: MemoryHarness) -> None:
     with pytest.raises(StoreFailed, match="in use by store 0"):
-        MemoryStore(memory.disk, name="store 1", post=memory.mailbox.append)
+        MemoryStore(memory.disk, name="store 1", post_call=memory.mailbox.append)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.store import damage
-from twinbus.store.database import CannotOpen, Database
+from twinbus.store.database import CannotOpen, RocksDatabase
 from twinbus.store.protocol import StoreFailed
-from twinbus.store.tuning import DEFAULT, Tuning
+from twinbus.store.tuning import DEFAULT_TUNING, RocksTuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.store.rig import RocksRig
+    from tests.store.rig import RocksHarness
 
 SEEDS = range(4)
 TEARS = [damage.cut, damage.cut_and_fill_with_zeroes, damage.lose_a_page]
@@ -26,13 +26,13 @@ TEARS = [damage.cut, damage.cut_and_fill_with_zeroes, damage.lose_a_page]
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("tear", TEARS)
 def test_a_log_torn_behind_its_last_sync_opens_with_all_that_was_synced(
-    tear: Callable[[damage.Left, Random], None], seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tear: Callable[[damage.DamagedStore, Random], None], seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     random = Random(seed)
-    left = damage.leave(tmp_path, random)
+    left = damage.write_unsynced_log(tmp_path, random)
     tear(left, random)
     with caplog.at_level(logging.WARNING):
-        database = Database(left.directory, DEFAULT)
+        database = RocksDatabase(left.directory, DEFAULT_TUNING)
     try:
         assert left.synced_batches <= damage.batches_in(database) < left.batches
     finally:
@@ -43,18 +43,18 @@ def test_a_log_torn_behind_its_last_sync_opens_with_all_that_was_synced(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_log_damaged_before_its_last_sync_does_not_open_at_all(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    left = damage.leave(tmp_path, random)
+    left = damage.write_unsynced_log(tmp_path, random)
     damage.flip_a_synced_byte(left, random)
     for _ in range(2):  # nor the second time
         with pytest.raises(CannotOpen, match="damaged"):
-            Database(left.directory, DEFAULT)
+            RocksDatabase(left.directory, DEFAULT_TUNING)
 
 
 def test_a_store_that_never_syncs_claims_nothing_and_opens_up_to_the_damage(tmp_path: Path) -> None:
     random = Random(0)
-    left = damage.leave(tmp_path, random, tuning=Tuning(sync=False))
+    left = damage.write_unsynced_log(tmp_path, random, tuning=RocksTuning(sync=False))
     damage.flip_a_synced_byte(left, random)
-    database = Database(left.directory, DEFAULT)
+    database = RocksDatabase(left.directory, DEFAULT_TUNING)
     try:
         assert damage.batches_in(database) < left.synced_batches
     finally:
@@ -62,24 +62,24 @@ def test_a_store_that_never_syncs_claims_nothing_and_opens_up_to_the_damage(tmp_
 
 
 def test_a_whole_log_opens_with_what_was_not_synced_too(tmp_path: Path) -> None:
-    left = damage.leave(tmp_path, Random(0))
-    database = Database(left.directory, DEFAULT)
+    left = damage.write_unsynced_log(tmp_path, Random(0))
+    database = RocksDatabase(left.directory, DEFAULT_TUNING)
     try:
         assert damage.batches_in(database) == left.batches
     finally:
         database.release(5.0)
 
 
-def test_a_damaged_table_file_fails_the_store_instead_of_ending_a_scan_early(rocks: RocksRig) -> None:
+def test_a_damaged_table_file_fails_the_store_instead_of_ending_a_scan_early(rocks: RocksHarness) -> None:
     rocks.put(*((b"%03d" % number, bytes([number]) * 1_000) for number in range(200)))
-    rocks.expect(rocks.store.close)
+    rocks.call_expecting_error(rocks.store.close)
     (file,) = (file for file in rocks.directory.glob("*.sst") if b"199" in file.read_bytes())
     content = bytearray(file.read_bytes())
     content[content.index(bytes([100]) * 1_000)] ^= 0xFF
     file.write_bytes(content)
     rocks.open()
-    error = rocks.ask(lambda done: rocks.store.scan(b"", b"\xff", done, limit=1_000))
+    error = rocks.call(lambda done: rocks.store.scan(b"", b"\xff", done, limit=1_000))
     assert isinstance(error, StoreFailed)
     assert "Corruption" in str(error)
-    assert rocks.ask(lambda done: rocks.store.get([b"000"], done)) is error
+    assert rocks.call(lambda done: rocks.store.get([b"000"], done)) is error
     rocks.reopen()  # nothing holds the files any more

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.store import rocks as module
-from twinbus.store.database import Database
+from twinbus.store.database import RocksDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.store.rig import RocksRig
+    from tests.store.rig import RocksHarness
 
 
 class Gate:
     """Holds the first sync up until it is opened."""
 
-    def __init__(self, sync: Callable[[Database], None]) -> None:
+    def __init__(self, sync: Callable[[RocksDatabase], None]) -> None:
         self.is_reached = threading.Event()
         self.is_open = threading.Event()
         self._sync = sync
 
-    def __call__(self, database: Database) -> None:
+    def __call__(self, database: RocksDatabase) -> None:
         self.is_reached.set()
         assert self.is_open.wait(60)
         self._sync(database)
@@ -32,16 +32,16 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate = Gate(Database.sync)
+    gate = Gate(RocksDatabase.sync)
 
-    def sync(database: Database) -> None:
+    def sync(database: RocksDatabase) -> None:
         gate(database)
 
-    monkeypatch.setattr(Database, "sync", sync)
+    monkeypatch.setattr(RocksDatabase, "sync", sync)
     return gate
 
 
-def test_many_commits_share_one_sync(rocks: RocksRig, gate: Gate) -> None:
+def test_many_commits_share_one_sync(rocks: RocksHarness, gate: Gate) -> None:
     told: list[object] = []
     rocks.store.commit(rocks.store.batch(), told.append)
     assert gate.is_reached.wait(60)
@@ -50,27 +50,29 @@ def test_many_commits_share_one_sync(rocks: RocksRig, gate: Gate) -> None:
         batch.put(b"%d" % number, b"")
         rocks.store.commit(batch, told.append)
     assert rocks.mailbox.empty()
-    assert rocks.store.waiting == 501
+    assert rocks.store.pending_commits == 501
     gate.is_open.set()
-    rocks.turn()
-    rocks.turn()  # one call for the answers of a group
+    rocks.run_callbacks()
+    rocks.run_callbacks()  # one call for the answers of a group
     assert told == [None] * 501
-    assert (rocks.store.commits, rocks.store.syncs, rocks.store.waiting) == (501, 2, 0)
+    assert (rocks.store.commits, rocks.store.syncs, rocks.store.pending_commits) == (501, 2, 0)
 
 
-def test_nothing_is_answered_while_the_sync_hangs_and_the_owner_sees_since_when(rocks: RocksRig, gate: Gate) -> None:
+def test_nothing_is_answered_while_the_sync_hangs_and_the_owner_sees_since_when(
+    rocks: RocksHarness, gate: Gate
+) -> None:
     rocks.store.commit(rocks.store.batch(), lambda _: None)
     assert gate.is_reached.wait(60)
     assert rocks.store.busy_since is not None
     assert rocks.mailbox.empty()
     gate.is_open.set()
-    rocks.turn()
+    rocks.run_callbacks()
     assert rocks.store.busy_since is None
 
 
 @pytest.mark.parametrize(("limit", "value"), [("GROUP_CALLS", 10), ("GROUP_BYTES", 10_000)])
 def test_a_group_has_a_limit(
-    rocks: RocksRig, gate: Gate, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+    rocks: RocksHarness, gate: Gate, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(module, limit, value)
     told: list[object] = []
@@ -82,11 +84,11 @@ def test_a_group_has_a_limit(
         rocks.store.commit(batch, told.append)
     gate.is_open.set()
     while len(told) < 101:
-        rocks.turn()
+        rocks.run_callbacks()
     assert rocks.store.syncs == 11
 
 
-def test_an_answer_that_raises_keeps_no_other_from_being_given(rocks: RocksRig, gate: Gate) -> None:
+def test_an_answer_that_raises_keeps_no_other_from_being_given(rocks: RocksHarness, gate: Gate) -> None:
     told: list[object] = []
 
     def refuse(_answer: object) -> None:
@@ -97,7 +99,7 @@ def test_an_answer_that_raises_keeps_no_other_from_being_given(rocks: RocksRig, 
     rocks.store.get([b"a"], refuse)
     rocks.store.get([b"a"], told.append)
     gate.is_open.set()
-    rocks.turn()
+    rocks.run_callbacks()
     with pytest.raises(ExceptionGroup, match="answers"):
-        rocks.turn()
+        rocks.run_callbacks()
     assert told == [None, [None]]

@@ -5,30 +5,30 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tests.store.rig import RocksRig
+from tests.store.rig import RocksHarness
 from twinbus.store import rocks as module
-from twinbus.store.rocks import Stall
-from twinbus.store.tuning import Tuning
+from twinbus.store.rocks import WriteStall
+from twinbus.store.tuning import RocksTuning
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-TINY = Tuning(write_buffer_bytes=65_536, write_buffers=2, level0_slowdown_files=4, level0_stop_files=5)
+TINY = RocksTuning(write_buffer_bytes=65_536, write_buffers=2, level0_slowdown_files=4, level0_stop_files=5)
 
 
 def test_a_stalled_write_is_waited_out_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = 0
-    wait = Stall.wait
+    wait = WriteStall.wait
 
-    def count(stall: Stall) -> None:
+    def count(stall: WriteStall) -> None:
         nonlocal waits
         waits += 1
         wait(stall)
 
-    monkeypatch.setattr(Stall, "wait", count)
-    rig = RocksRig(tmp_path / "store", TINY)
+    monkeypatch.setattr(WriteStall, "wait", count)
+    rig = RocksHarness(tmp_path / "store", TINY)
     told: list[object] = []
     for number in range(400):
         batch = rig.store.batch()
@@ -36,12 +36,12 @@ def test_a_stalled_write_is_waited_out_and_made_once(tmp_path: Path, monkeypatch
         batch.delete(b"%04d" % (number - 100))
         rig.store.commit(batch, told.append)
     while len(told) < 400:
-        rig.turn()
+        rig.run_callbacks()
     assert waits > 0
     assert told == [None] * 400
     assert rig.store.commits == 400
     assert [int(key) for key, _ in rig.scan(max_bytes=1 << 30)] == list(range(300, 400))
-    rig.expect(rig.store.close)
+    rig.call_expecting_error(rig.store.close)
 
 
 class Time:
@@ -62,7 +62,7 @@ class Time:
 def test_a_long_stall_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     monkeypatch.setattr(module, "time", time)
-    stall = Stall("store 0")
+    stall = WriteStall("store 0")
     with caplog.at_level(logging.WARNING):
         while time.now < 0.9:
             stall.wait()

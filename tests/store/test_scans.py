@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.store.rig import Rig
+    from tests.store.rig import StoreHarness
 
 
-def test_rows_come_in_the_order_of_their_bytes(rig: Rig) -> None:
+def test_rows_come_in_the_order_of_their_bytes(harness: StoreHarness) -> None:
     keys = [b"\xff", b"a", b"", b"\x00", b"a\x00", b"B", b"\x00\x00"]
-    rig.put(*((key, key) for key in keys))
-    assert [key for key, _ in rig.scan()] == sorted(keys)
+    harness.put(*((key, key) for key in keys))
+    assert [key for key, _ in harness.scan()] == sorted(keys)
 
 
 @pytest.mark.parametrize(
@@ -29,30 +29,30 @@ def test_rows_come_in_the_order_of_their_bytes(rig: Rig) -> None:
     ],
 )
 def test_the_start_belongs_to_a_scan_and_the_end_does_not(
-    rig: Rig, start: bytes, end: bytes, expected: list[bytes]
+    harness: StoreHarness, start: bytes, end: bytes, expected: list[bytes]
 ) -> None:
-    rig.put((b"1", b""), (b"2", b""), (b"3", b""))
-    assert [key for key, _ in rig.scan(start, end)] == expected
+    harness.put((b"1", b""), (b"2", b""), (b"3", b""))
+    assert [key for key, _ in harness.scan(start, end)] == expected
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(0, 0), (1, 1), (3, 3), (4, 3)])
-def test_a_scan_gives_no_more_than_its_limit(rig: Rig, limit: int, rows: int) -> None:
-    rig.put((b"1", b""), (b"2", b""), (b"3", b""))
-    assert len(rig.scan(limit=limit)) == rows
+def test_a_scan_gives_no_more_than_its_limit(harness: StoreHarness, limit: int, rows: int) -> None:
+    harness.put((b"1", b""), (b"2", b""), (b"3", b""))
+    assert len(harness.scan(limit=limit)) == rows
 
 
 @pytest.mark.parametrize(("max_bytes", "rows"), [(0, 1), (99, 1), (100, 2), (250, 3), (10_000, 5)])
-def test_a_scan_stops_once_its_values_exceed_max_bytes(rig: Rig, max_bytes: int, rows: int) -> None:
-    rig.put(*((b"%d" % number, bytes(100)) for number in range(5)))
-    assert len(rig.scan(max_bytes=max_bytes)) == rows
+def test_a_scan_stops_once_its_values_exceed_max_bytes(harness: StoreHarness, max_bytes: int, rows: int) -> None:
+    harness.put(*((b"%d" % number, bytes(100)) for number in range(5)))
+    assert len(harness.scan(max_bytes=max_bytes)) == rows
 
 
-def test_an_empty_store_has_nothing_to_scan(rig: Rig) -> None:
-    assert rig.scan() == []
+def test_an_empty_store_has_nothing_to_scan(harness: StoreHarness) -> None:
+    assert harness.scan() == []
 
 
-def test_a_scan_sees_what_was_asked_to_be_written_before_it(rig: Rig) -> None:
-    batch = rig.store.batch()
+def test_a_scan_sees_what_was_asked_to_be_written_before_it(harness: StoreHarness) -> None:
+    batch = harness.store.batch()
     batch.put(b"a", b"1")
-    rig.store.commit(batch, lambda _: None)
-    assert rig.scan() == [(b"a", b"1")]
+    harness.store.commit(batch, lambda _: None)
+    assert harness.scan() == [(b"a", b"1")]

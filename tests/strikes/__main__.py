@@ -11,11 +11,11 @@ from pathlib import Path
 
 import uvloop
 
-from tests.strikes.campaign import Plan, endure
-from tests.strikes.scene import EVERYTHING, ONLY_SESSIONS
+from tests.strikes.campaign import Plan, run_campaign
+from tests.strikes.scene import ALL_ENTITIES, ONLY_SESSIONS
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -41,23 +41,23 @@ def main() -> int:
 
 def run(options: argparse.Namespace, folder: Path) -> int:
     """All of it, in a folder; the command's exit status."""
-    say(f"seed {options.seed}")
+    print_line(f"seed {options.seed}")
     plan = Plan(
         seed=options.seed,
-        strikes=options.outages,
+        fault_count=options.outages,
         workers=options.workers,
         stores=options.stores,
-        scene=ONLY_SESSIONS if options.sessions else EVERYTHING,
+        scenario=ONLY_SESSIONS if options.sessions else ALL_ENTITIES,
     )
-    report = uvloop.run(endure(plan, folder, say))
+    report = uvloop.run(run_campaign(plan, folder, print_line))
     for problem in report.problems:
-        say(f"PROBLEM: {problem}")
-    say(report.table())
-    say(report.summary())
+        print_line(f"PROBLEM: {problem}")
+    print_line(report.table())
+    print_line(report.summary())
     if report.problems:
         sessions = " --sessions" if options.sessions else ""
         again = f"--outages {options.outages}{sessions} --seed {options.seed} --workers {options.workers}"
-        say(f"once more: python -m tests.strikes {again} --stores {options.stores}")
+        print_line(f"once more: python -m tests.strikes {again} --stores {options.stores}")
     return 1 if report.problems else 0
 
 

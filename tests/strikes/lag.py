@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-EVERY_S: Final = 0.01
-LATE_S: Final = 0.03
-LOOKED_AT_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.01
+LATE_THRESHOLD_S: Final = 0.03
+MAX_GAP_S: Final = 0.2
 
 
-class Lag:
+class LoopLag:
     """Stretches of time in which the loop had no turn."""
 
     def __init__(self) -> None:
-        self.stretches: list[tuple[float, float]] = []
+        self.late_periods: list[tuple[float, float]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -38,17 +38,17 @@ class Lag:
     async def _watch(self) -> None:
         while True:
             before_s = time.monotonic()
-            await asyncio.sleep(EVERY_S)
-            if time.monotonic() - before_s > EVERY_S + LATE_S:
-                self.stretches.append((before_s + EVERY_S, time.monotonic()))
+            await asyncio.sleep(POLL_INTERVAL_S)
+            if time.monotonic() - before_s > POLL_INTERVAL_S + LATE_THRESHOLD_S:
+                self.late_periods.append((before_s + POLL_INTERVAL_S, time.monotonic()))
 
-    def without(self, since_s: float, until_s: float) -> float:
+    def elapsed_without_lag(self, since_s: float, until_s: float) -> float:
         """How much of that time it ran. What is short is told as it is: nobody minds."""
-        if until_s - since_s < LOOKED_AT_S:
+        if until_s - since_s < MAX_GAP_S:
             return until_s - since_s
-        missing = sum(max(0.0, min(until_s, end) - max(since_s, start)) for start, end in self.stretches)
+        missing = sum(max(0.0, min(until_s, end) - max(since_s, start)) for start, end in self.late_periods)
         return until_s - since_s - missing
 
     @property
     def longest_s(self) -> float:
-        return max((end - start for start, end in self.stretches), default=0.0)
+        return max((end - start for start, end in self.late_periods), default=0.0)

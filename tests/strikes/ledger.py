@@ -24,7 +24,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tests.ledger.ledger import Ledger
+from tests.ledger.ledger import DeliveryChecker
 from tests.ledger.messages import FRAGMENT_SHIFT, State
 from tests.strikes.scene import destinations_of, fragment_for, has_sessions
 
@@ -39,21 +39,21 @@ LOCK_LOST: Final = "lock-lost"
 
 
 @dataclass(slots=True)
-class Send:
+class SendRecord:
     """One send, as its connection saw it. Times are of the monotonic clock."""
 
     number: int
     stream: Stream
     key: str | None
     fragment: int | None
-    holder: int
+    process: int
     """The process that held the connection."""
     began_s: float
     ended_s: float | None = None
     """None: there was no answer, and the connection is there."""
     refusal: str | None = None
     is_accepted: bool = False
-    is_cut_off: bool = False
+    is_disconnected: bool = False
     """Its connection ended first."""
 
 
@@ -63,16 +63,16 @@ class Delivery:
 
     copy: Copy
     link: int
-    holder: int
+    process: int
     since_s: float
     until_s: float
     """When the lock expires."""
-    is_over: bool = False
+    is_ended: bool = False
     """Its receiver has settled it, or is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DeliveryPair:
     """Two deliveries that must not both be, unless something was struck between them."""
 
     earlier: Delivery
@@ -88,84 +88,84 @@ class Link:
     last: Delivery | None = None
 
 
-class StrikeLedger(Ledger):
+class ClusterChecker(DeliveryChecker):
     """One ledger for all clients of a campaign."""
 
-    is_copied = True
+    allows_duplicates = True
 
     def __init__(self, rng: random.Random, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(rng)
-        self.sends: list[Send] = []
+        self.sends: list[SendRecord] = []
         self.deliveries: list[Delivery] = []
-        self.holds: list[Pair] = []
+        self.double_locks: list[DeliveryPair] = []
         """Deliveries of a copy that another receiver held."""
-        self.returns: list[Pair] = []
+        self.session_redeliveries: list[DeliveryPair] = []
         """Deliveries of one session on one link: the later one is of an earlier message."""
-        self.taken_s: dict[tuple[str, int | None], float] = {}
+        self.last_accepted_s: dict[tuple[str, int | None], float] = {}
         """By stream and fragment: when the last message was sent that was accepted."""
         self._now_s = now_s
         self._completed: set[Copy] = set()
-        self._held: dict[Copy, Delivery] = {}
-        self._of_key: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._lock_holders: dict[Copy, Delivery] = {}
+        self._messages_by_key: dict[tuple[str, str], list[int]] = defaultdict(list)
         """The messages of each key that a path was sent, in order."""
-        self._in_order: dict[tuple[str, str], int] = defaultdict(int)
+        self._settled_prefix: dict[tuple[str, str], int] = defaultdict(int)
         """How many of the first ones are known to be gone from a destination."""
         self._links: dict[int, Link] = defaultdict(Link)
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
-    def compose(self, stream: Stream, key: str | None, holder: int, filler_bytes: int) -> tuple[int, bytes]:
+    def send_started(self, stream: Stream, key: str | None, process: int, filler_bytes: int) -> tuple[int, bytes]:
         """Record a new message, which is sent now."""
         source = None if key is None else (stream.path, key)
-        number, body = self.write(stream.path, source, filler_bytes, destinations_of(stream.path))
-        self.sends.append(Send(number, stream, key, fragment_for(key), holder, self._now_s()))
+        number, body = self.record_send(stream.path, source, filler_bytes, destinations_of(stream.path))
+        self.sends.append(SendRecord(number, stream, key, fragment_for(key), process, self._now_s()))
         if key is not None:
-            self._of_key[stream.path, key].append(number)
+            self._messages_by_key[stream.path, key].append(number)
         return number, body
 
-    def accepted(self, number: int) -> None:
-        super().accepted(number)
+    def send_accepted(self, number: int) -> None:
+        super().send_accepted(number)
         send = self.sends[number]
         send.is_accepted, send.ended_s = True, self._now_s()
-        self.taken_s[send.stream.name, send.fragment] = send.began_s
+        self.last_accepted_s[send.stream.name, send.fragment] = send.began_s
 
-    def refused(self, number: int, why: str) -> None:
-        self.sends[number].refusal = why
+    def send_refused(self, number: int, reason: str) -> None:
+        self.sends[number].refusal = reason
         self.sends[number].ended_s = self._now_s()
 
-    def cut_off(self, number: int) -> None:
+    def send_disconnected(self, number: int) -> None:
         """Its connection is gone, and with it the answer."""
-        self.sends[number].is_cut_off = True
+        self.sends[number].is_disconnected = True
         self.sends[number].ended_s = self._now_s()
 
-    def is_expected(self, message: Message) -> bool:
+    def must_exist(self, message: Message) -> bool:
         """Only accepted messages: others may have lost their place with a struck store."""
         return message.is_accepted
 
-    def keeps_order(self, message: Message) -> bool:
-        return message.source is not None and message.is_accepted
+    def is_ordered(self, message: Message) -> bool:
+        return message.order_key is not None and message.is_accepted
 
     # --- receivers ----------------------------------------------------------------------------------------------------
 
-    def deliver(
-        self, destination: str, sequence_number: int, body: bytes, *, link: int, holder: int, until_s: float
+    def message_delivered(
+        self, destination: str, sequence_number: int, body: bytes, *, link: int, process: int, until_s: float
     ) -> int | None:
         """Somebody received a message: the number of this delivery, if the message is one of ours."""
         self.received_count += 1
         where = f"from {destination} came, as number {sequence_number:#x},"
-        message = self.identify(where, body, destination)
+        message = self.identify_message(where, body, destination)
         if message is None:
             return None
         send = self.sends[message.number]
         if send.fragment is not None and send.fragment != sequence_number >> FRAGMENT_SHIFT:
-            self.tell(f"strange: {where} {message} of key {send.key!r}, which leads to {send.fragment}")
-        copy = self.arrive(where, message, destination, destination, sequence_number)
-        delivery = Delivery(copy, link, holder, self._now_s(), until_s)
-        held = self._held.get(copy)
-        if held is not None and not held.is_over and held.until_s > delivery.since_s:
-            self.holds.append(Pair(held, delivery))
+            self.report_problem(f"strange: {where} {message} of key {send.key!r}, which leads to {send.fragment}")
+        copy = self.record_receipt(where, message, destination, destination, sequence_number)
+        delivery = Delivery(copy, link, process, self._now_s(), until_s)
+        held = self._lock_holders.get(copy)
+        if held is not None and not held.is_ended and held.until_s > delivery.since_s:
+            self.double_locks.append(DeliveryPair(held, delivery))
         self._check_session(where, delivery)
-        self._held[copy] = delivery
+        self._lock_holders[copy] = delivery
         self._links[link].deliveries.append(delivery)
         self._links[link].numbers.add(message.number)
         self.deliveries.append(delivery)
@@ -174,62 +174,64 @@ class StrikeLedger(Ledger):
     def _check_session(self, where: str, delivery: Delivery) -> None:
         """Compare a message of a session with those that this link had before, and with those that are there."""
         copy = delivery.copy
-        if not has_sessions(copy.home):
+        if not has_sessions(copy.destination):
             return
         link = self._links[delivery.link]
         if link.last is not None and link.last.copy.sequence_number >= copy.sequence_number:
-            self.returns.append(Pair(link.last, delivery))
+            self.session_redeliveries.append(DeliveryPair(link.last, delivery))
         link.last = delivery
-        for number in self._still_there(copy):
+        for number in self._is_present(copy):
             if number not in link.numbers:
-                self.tell(f"order: {where} message {copy.number}, before message {number} of its session")
+                self.report_problem(f"order: {where} message {copy.number}, before message {number} of its session")
 
-    def _still_there(self, copy: Copy) -> list[int]:
+    def _is_present(self, copy: Copy) -> list[int]:
         """Earlier accepted messages of its session that nobody has asked to complete."""
         send = self.sends[copy.number]
         assert send.key is not None
         if not send.is_accepted:  # its place was not promised
             return []
-        numbers, place = self._of_key[send.stream.path, send.key], (copy.home, send.key)
+        numbers, place = self._messages_by_key[send.stream.path, send.key], (copy.destination, send.key)
         found = []
-        for at in range(self._in_order[place], len(numbers)):
+        for at in range(self._settled_prefix[place], len(numbers)):
             number = numbers[at]
             if number >= copy.number:
                 break
-            copies = self.messages[number].copies[copy.home]
-            if at == self._in_order[place] and any(other.state is State.GONE for other in copies):
-                self._in_order[place] += 1
+            copies = self.messages[number].copies[copy.destination]
+            if at == self._settled_prefix[place] and any(other.state is State.COMPLETED for other in copies):
+                self._settled_prefix[place] += 1
             elif self.sends[number].is_accepted and not any(other.may_be_gone for other in copies):
                 found.append(number)
         return found
 
-    def settling(self, index: int, *, completes: bool) -> None:
+    def settlement_requested(self, index: int, *, completes: bool) -> None:
         """The receiver settles a delivery."""
         delivery = self.deliveries[index]
-        delivery.is_over = True
-        delivery.copy.asked[State.GONE] += completes
-        self.look(self.messages[delivery.copy.number])
+        delivery.is_ended = True
+        delivery.copy.requested_states[State.COMPLETED] += completes
+        self.update_pending(self.messages[delivery.copy.number])
 
-    def settled(self, index: int, *, is_done: bool, why: str = "") -> None:
+    def settlement_ended(self, index: int, *, is_done: bool, reason: str = "") -> None:
         """The broker has answered to a completion."""
         copy = self.deliveries[index].copy
         if is_done:
             if copy in self._completed:
-                self.tell(f"back: message {copy.number} of {copy.home} was completed twice, each time confirmed")
-            copy.confirm(State.GONE)
+                self.report_problem(
+                    f"back: message {copy.number} of {copy.destination} was completed twice, each time confirmed"
+                )
+            copy.confirm(State.COMPLETED)
             self._completed.add(copy)
-            self.completed += 1
-        elif LOCK_LOST in why:
-            copy.asked[State.GONE] -= 1
+            self.completed_count += 1
+        elif LOCK_LOST in reason:
+            copy.requested_states[State.COMPLETED] -= 1
 
-    def let_go(self, link: int) -> None:
+    def link_ended(self, link: int) -> None:
         """A link is gone, and with it the locks that it held."""
         for delivery in self._links.pop(link, Link()).deliveries:
-            delivery.is_over = True
+            delivery.is_ended = True
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def doubles(self) -> list[tuple[Send, str]]:
+    def duplicates(self) -> list[tuple[SendRecord, str]]:
         """Messages that are at a destination more than once, and where."""
         return [
             (self.sends[message.number], home)
@@ -238,11 +240,11 @@ class StrikeLedger(Ledger):
             if len(copies) > 1
         ]
 
-    def figures(self) -> str:
+    def statistics(self) -> str:
         sends = self.sends
         return (
             f"{len(sends):,} sent, {sum(send.is_accepted for send in sends):,} accepted, "
             f"{sum(send.refusal is not None for send in sends):,} refused, "
-            f"{sum(send.is_cut_off for send in sends):,} cut off, "
-            f"{self.received_count:,} received, {self.completed:,} completed"
+            f"{sum(send.is_disconnected for send in sends):,} cut off, "
+            f"{self.received_count:,} received, {self.completed_count:,} completed"
         )

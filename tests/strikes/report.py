@@ -9,11 +9,11 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tests.strikes.answers import Class, Figures, Verdict
-from tests.strikes.strike import Kind
+from tests.strikes.answers import ResponseReport, SendClass, SendStatistics
+from tests.strikes.strike import FaultKind
 
 if TYPE_CHECKING:
-    from tests.strikes.strike import Strike
+    from tests.strikes.strike import Fault
 
 COLUMNS: Final = (
     "what was struck",
@@ -37,12 +37,12 @@ class Report:
 
     seed: int
     workers: int
-    strikes: list[Strike] = field(default_factory=list)
-    verdict: Verdict = field(default_factory=Verdict)
+    faults: list[Fault] = field(default_factory=list)
+    responses: ResponseReport = field(default_factory=ResponseReport)
     problems: list[str] = field(default_factory=list)
     messages: str = "nothing sent"
     accepted: int = 0
-    doubles: int = 0
+    duplicates: int = 0
     connections: int = 0
     shares: list[float] = field(default_factory=list)
     """Of the senders' connections: what each process held when something was struck."""
@@ -53,17 +53,18 @@ class Report:
 
     def table(self) -> str:
         """A row for each kind of strike: the sends that met one."""
-        rows = [self._row(kind) for kind in Kind]
+        rows = [self._row(kind) for kind in FaultKind]
         return "\n".join([f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}", *filter(None, rows)])
 
-    def _row(self, kind: Kind) -> str:
-        strikes = [strike for strike in self.strikes if strike.kind is kind]
+    def _row(self, kind: FaultKind) -> str:
+        strikes = [strike for strike in self.faults if strike.kind is kind]
         if not strikes:
             return ""
         known_s = max(strike.detected_s - strike.began_s for strike in strikes)
-        well = [strike.healed_s - strike.lifted_s for strike in strikes]
+        well = [strike.recovered_s - strike.ended_s for strike in strikes]
         keyless, live, struck = [
-            self.verdict.figures.get((kind, one), Figures()) for one in (Class.KEYLESS, Class.LIVE, Class.STRUCK)
+            self.responses.figures.get((kind, one), SendStatistics())
+            for one in (SendClass.KEYLESS, SendClass.OTHER_FRAGMENT, SendClass.FAULTY_FRAGMENT)
         ]
         cells = [
             kind.value,
@@ -77,21 +78,21 @@ class Report:
             f"{struck.accepted:,}",
             f"{struck.refused:,}",
             f"{struck.longest_s:.2f} s",
-            f"{self.verdict.drops[kind]:,}",
+            f"{self.responses.drops[kind]:,}",
         ]
         return f"| {' | '.join(cells)} |"
 
     def summary(self) -> str:
         shares = sorted(self.shares) or [0.0]
         held = f"{min(shares):.0%} to {max(shares):.0%}, {statistics.median(shares):.0%} in the median"
-        verdict = self.verdict
+        verdict = self.responses
         return (
-            f"seed {self.seed}: {len(self.strikes)} strikes at {self.workers} processes in {self.seconds:.0f} s; "
-            f"{self.messages}; {self.doubles} there twice; {self.connections:,} connections, of which a process "
+            f"seed {self.seed}: {len(self.faults)} strikes at {self.workers} processes in {self.seconds:.0f} s; "
+            f"{self.messages}; {self.duplicates} there twice; {self.connections:,} connections, of which a process "
             f"held {held}; those of a struck process ended {verdict.longest_drop_s:.2f} s after it was known at most, "
-            f"senders had another {verdict.longest_return_s:.2f} s later at most; nothing was received for "
+            f"senders had another {verdict.longest_reconnection_s:.2f} s later at most; nothing was received for "
             f"{verdict.longest_pause_s:.2f} s at most; this program stood still for {self.lag_s:.2f} s at most, "
-            f"the machine's disk for {self.disk_s:.2f} s ({verdict.without_disk} sends refused for that); "
+            f"the machine's disk for {self.disk_s:.2f} s ({verdict.disk_timeouts} sends refused for that); "
             f"{len(self.problems)} problems"
         )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KEYS: Final = 48
 SESSIONS: Final = 24
-MANY: Final = 1_000_000
+MAX_DELIVERY_COUNT: Final = 1_000_000
 """Whatever happens to a message, it is not dead-lettered for it."""
 SUBSCRIPTIONS: Final = {"news": ("one", "other"), "trips": ("riders",)}
 """Of each topic. All others are queues."""
@@ -50,7 +50,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Scenario:
     """Who sends what, and how many receive from where."""
 
     streams: tuple[Stream, ...]
@@ -62,7 +62,7 @@ class Scene:
         return sorted({stream.path for stream in self.streams})
 
 
-EVERYTHING: Final = Scene(
+ALL_ENTITIES: Final = Scenario(
     (
         *(Stream(f"loose-{number}", "loose") for number in range(4)),
         *(Stream(f"keyed-{number}", "keyed", has_keys=True) for number in range(3)),
@@ -72,7 +72,7 @@ EVERYTHING: Final = Scene(
     ),
     {"loose": 2, "keyed": 2, "news/Subscriptions/one": 1, "news/Subscriptions/other": 1, "baskets": 4},
 )
-ONLY_SESSIONS: Final = Scene(
+ONLY_SESSIONS: Final = Scenario(
     (
         *(Stream(f"baskets-{number}", "baskets", has_keys=True) for number in range(5)),
         *(Stream(f"trips-{number}", "trips", has_keys=True) for number in range(2)),
@@ -105,22 +105,22 @@ def _by_fragment(stream: Stream) -> dict[int, list[str]]:
     return dict(found)
 
 
-async def make_entities(manager: NamespaceManager, scene: Scene, lock_ms: int) -> None:
+async def create_entities(manager: NamespaceManager, scenario: Scenario, lock_ms: int) -> None:
     """All that is sent to, partitioned."""
-    for path in scene.paths:
+    for path in scenario.paths:
         requires_session = path in WITH_SESSIONS
         if path not in SUBSCRIPTIONS:
             description = QueueDescription(
                 enable_partitioning=True,
                 requires_session=requires_session,
                 lock_duration_ms=lock_ms,
-                max_delivery_count=MANY,
+                max_delivery_count=MAX_DELIVERY_COUNT,
             )
             await manager.create_queue(path, description)
             continue
         await manager.create_topic(path, TopicDescription(enable_partitioning=True))
         for name in SUBSCRIPTIONS[path]:
             described = SubscriptionDescription(
-                requires_session=requires_session, lock_duration_ms=lock_ms, max_delivery_count=MANY
+                requires_session=requires_session, lock_duration_ms=lock_ms, max_delivery_count=MAX_DELIVERY_COUNT
             )
             await manager.create_subscription(path, name, described)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bench.processes import Family, holder_of, stores_of
-from tests.faults.server_process import ServerProcess
-from tests.strikes.answers import NOBODY
+from bench.processes import ServerProcesses, connected_worker, stores_of
+from tests.faults.server_process import RestartableServer
+from tests.strikes.answers import UNKNOWN_PROCESS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.faults.line import Line
-    from tests.faults.shim import Shim
+    from tests.faults.line import CampaignClient
+    from tests.faults.shim import DiskShim
 
 STORE_TIMEOUT_S: Final = 2.0
 
 
-class Several(ServerProcess):
+class RestartableCluster(RestartableServer):
     """One namespace."""
 
-    def __init__(self, folder: Path, shim: Shim, *, workers: int, stores: int, worker_timeout_s: float) -> None:
+    def __init__(self, folder: Path, shim: DiskShim, *, workers: int, stores: int, worker_timeout_s: float) -> None:
         self.stores = stores
         self.store_timeout_s = STORE_TIMEOUT_S
         self.worker_timeout_s = worker_timeout_s
@@ -32,30 +32,30 @@ class Several(ServerProcess):
         if workers > 1:
             options += [f"--workers={workers}", f"--worker-timeout={worker_timeout_s}"]
         super().__init__(folder, shim=shim, options=options)
-        self.wanted = workers
+        self.worker_count = workers
         """So many processes are there when all is well."""
 
     @property
     def workers(self) -> list[int]:
         """The processes that serve now."""
-        return Family(self.served.pid).workers
+        return ServerProcesses(self.process.pid).workers
 
     @property
     def is_complete(self) -> bool:
         """All processes are there, and every store is open."""
         workers = self.workers
-        return len(workers) == self.wanted and set().union(*map(stores_of, workers)) == set(range(self.stores))
+        return len(workers) == self.worker_count and set().union(*map(stores_of, workers)) == set(range(self.stores))
 
     def stores_of(self, worker: int) -> set[int]:
         """What it alone can reach."""
         return stores_of(worker)
 
-    def holder_of(self, line: Line) -> int:
+    def process_of_connection(self, client: CampaignClient) -> int:
         """Who has the other end of a connection; `NOBODY` if its process is gone already."""
-        port = line.peer.transport.get_extra_info("sockname")[1]
-        return holder_of(port, self.endpoint.amqp_port, self.workers) or NOBODY
+        port = client.peer.transport.get_extra_info("sockname")[1]
+        return connected_worker(port, self.endpoint.amqp_port, self.workers) or UNKNOWN_PROCESS
 
     @property
-    def tracebacks(self) -> int:
+    def traceback_count(self) -> int:
         """Failures of its own that it has logged."""
-        return self.served.log.count("Traceback (most recent call last)")
+        return self.process.log.count("Traceback (most recent call last)")

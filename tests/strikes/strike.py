@@ -15,22 +15,22 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bench.processes import is_alive
-from tests.faults.shim import ALWAYS, Action
+from tests.faults.shim import UNLIMITED, Action
 
 if TYPE_CHECKING:
     from random import Random
 
-    from tests.faults.shim import Rule, Shim
-    from tests.strikes.several import Several
+    from tests.faults.shim import DiskShim, FaultRule
+    from tests.strikes.several import RestartableCluster
 
-LOOK_EVERY_S: Final = 0.005
-NOTICED_S: Final = 2.0
+POLL_INTERVAL_S: Final = 0.005
+DETECTION_TIMEOUT_S: Final = 2.0
 """Beyond the worker's time-out: so much later at most is a process killed that does not answer."""
-HIT_S: Final = 10.0
+HIT_TIMEOUT_S: Final = 10.0
 """Under load a store is written to before this."""
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What can happen."""
 
     KILLED = "a process killed (SIGKILL)"
@@ -40,14 +40,14 @@ class Kind(Enum):
     HANGING = "a disk that hangs"
 
 
-OF_PROCESSES: Final = frozenset({Kind.KILLED, Kind.STOPPED, Kind.PAUSED})
+PROCESS_KINDS: Final = frozenset({FaultKind.KILLED, FaultKind.STOPPED, FaultKind.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class Fault:
     """One that has happened. Times are of the monotonic clock."""
 
-    kind: Kind
+    kind: FaultKind
     worker: int | None
     """The process that was struck; None: a disk was."""
     stores: frozenset[int]
@@ -55,43 +55,43 @@ class Strike:
     began_s: float
     detected_s: float
     """When the other processes knew: a send under way has an answer 1 s after this."""
-    lifted_s: float
+    ended_s: float
     """When nothing kept it from getting well."""
-    healed_s: float = float("inf")
+    recovered_s: float = float("inf")
     """When every fragment took messages again, by way of every process."""
 
     @property
     def ends_connections(self) -> bool:
         """Those that the struck process holds."""
-        return self.kind in {Kind.KILLED, Kind.STOPPED}
+        return self.kind in {FaultKind.KILLED, FaultKind.STOPPED}
 
 
-class NotNoticed(Exception):
+class FaultNotDetected(Exception):
     """What should have followed from a strike has not."""
 
 
-class Striker:
+class FaultInjector:
     """Does them."""
 
-    def __init__(self, server: Several, shim: Shim, rng: Random) -> None:
+    def __init__(self, server: RestartableCluster, shim: DiskShim, rng: Random) -> None:
         self._server = server
         self._shim = shim
         self._rng = rng
 
-    async def strike(self, kind: Kind) -> Strike:
+    async def inject(self, kind: FaultKind) -> Fault:
         """Do it; it returns when it is over, and has yet to heal."""
-        if kind in OF_PROCESSES:
-            return await self._strike_process(kind)
-        return await self._strike_disk(kind)
+        if kind in PROCESS_KINDS:
+            return await self._fail_process(kind)
+        return await self._fail_disk(kind)
 
-    async def _strike_process(self, kind: Kind) -> Strike:
+    async def _fail_process(self, kind: FaultKind) -> Fault:
         worker = self._rng.choice(self._server.workers)
         stores = frozenset(self._server.stores_of(worker))
         began_s = time.monotonic()
-        if kind is Kind.KILLED:
+        if kind is FaultKind.KILLED:
             os.kill(worker, signal.SIGKILL)
             detected_s = began_s
-        elif kind is Kind.STOPPED:
+        elif kind is FaultKind.STOPPED:
             os.kill(worker, signal.SIGSTOP)
             detected_s = await self._wait_for_end(worker, began_s)
         else:
@@ -99,26 +99,28 @@ class Striker:
             await asyncio.sleep(self._rng.uniform(0.2, 0.5 * self._server.worker_timeout_s))
             os.kill(worker, signal.SIGCONT)
             detected_s = time.monotonic()
-        return Strike(kind, worker, stores, began_s, detected_s, detected_s)
+        return Fault(kind, worker, stores, began_s, detected_s, detected_s)
 
     async def _wait_for_end(self, worker: int, began_s: float) -> float:
         """When the supervisor has killed a worker that does not answer."""
-        deadline = began_s + self._server.worker_timeout_s + NOTICED_S
+        deadline = began_s + self._server.worker_timeout_s + DETECTION_TIMEOUT_S
         while is_alive(worker):
             if time.monotonic() > deadline:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGCONT)
-                raise NotNoticed(f"process {worker} was stopped and lives {time.monotonic() - began_s:.1f} s later")
-            await asyncio.sleep(LOOK_EVERY_S)
+                raise FaultNotDetected(
+                    f"process {worker} was stopped and lives {time.monotonic() - began_s:.1f} s later"
+                )
+            await asyncio.sleep(POLL_INTERVAL_S)
         return time.monotonic()
 
-    async def _strike_disk(self, kind: Kind) -> Strike:
+    async def _fail_disk(self, kind: FaultKind) -> Fault:
         store = self._rng.randrange(self._server.stores)
         folder, timeout_s = self._server.data / "stores" / str(store), self._server.store_timeout_s
         began_s = time.monotonic()
-        if kind is Kind.FAILING:
+        if kind is FaultKind.FAILING:
             action = self._rng.choice([Action.FAIL_SYNC, Action.FAIL_WRITE])
-            with self._shim.rule(action, folder, times=ALWAYS) as rule:
+            with self._shim.rule(action, folder, times=UNLIMITED) as rule:
                 detected_s = await _first_hit(rule)
                 await asyncio.sleep(self._rng.uniform(0.5, 2.5))
         else:
@@ -126,20 +128,20 @@ class Striker:
             with self._shim.rule(Action.DELAY_SYNC, folder, delay_ms=round(hangs_s * 1000)) as rule:
                 detected_s = await _first_hit(rule) + timeout_s
                 await asyncio.sleep(hangs_s)
-        return Strike(kind, None, frozenset({store}), began_s, detected_s, time.monotonic())
+        return Fault(kind, None, frozenset({store}), began_s, detected_s, time.monotonic())
 
 
-async def _first_hit(rule: Rule) -> float:
+async def _first_hit(rule: FaultRule) -> float:
     """When the disk was first used."""
-    deadline = time.monotonic() + HIT_S
-    while not rule.hits:
+    deadline = time.monotonic() + HIT_TIMEOUT_S
+    while not rule.hit_count:
         if time.monotonic() > deadline:
-            raise NotNoticed(f"a disk was struck and not used in {HIT_S:.0f} s")
-        await asyncio.sleep(LOOK_EVERY_S)
+            raise FaultNotDetected(f"a disk was struck and not used in {HIT_TIMEOUT_S:.0f} s")
+        await asyncio.sleep(POLL_INTERVAL_S)
     return time.monotonic()
 
 
-def in_turn(rng: Random, count: int, kinds: list[Kind]) -> list[Kind]:
+def shuffled_kinds(rng: Random, count: int, kinds: list[FaultKind]) -> list[FaultKind]:
     """So many kinds, each about as often as the others, in any order."""
     chosen = [kinds[number % len(kinds)] for number in range(count)]
     rng.shuffle(chosen)

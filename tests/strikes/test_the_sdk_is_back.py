@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from bench.processes import Family, holder_of, is_alive, ports_of
-from tests.sdk.bus import Bus, Loop, Threads, receive
-from tests.served import AMQPS_PORT, started, wait_until
+from bench.processes import ServerProcesses, connected_worker, is_alive, ports_of
+from tests.sdk.bus import AsyncDriver, Bus, SyncDriver, receive
+from tests.served import AMQPS_PORT, run_server, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 WORKERS = 2
 RETRIES: dict[str, Any] = {"retry_total": 1}
 """With the SDK's own pause before it."""
-BACK_S = 5.0
+RECONNECT_TIMEOUT_S = 5.0
 """That pause, half a second in which the SDK opens a connection, and a machine that has other things to do."""
 
 
@@ -50,12 +50,12 @@ class Processes:
 
     @property
     def workers(self) -> list[int]:
-        return Family(self._supervisor).workers
+        return ServerProcesses(self._supervisor).workers
 
-    def holders(self, port: int) -> dict[int, int]:
+    def connected_workers(self, port: int) -> dict[int, int]:
         """Who holds which of this program's connections to a port of the server, by the port on this side."""
         workers = self.workers
-        found = {own: holder_of(own, port, workers) for own in ports_of(os.getpid(), port)}
+        found = {own: connected_worker(own, port, workers) for own in ports_of(os.getpid(), port)}
         return {own: holder for own, holder in found.items() if holder is not None}
 
     def kill(self, worker: int) -> None:
@@ -67,9 +67,9 @@ class Processes:
 
 
 @contextmanager
-def several(folder: Path) -> Iterator[tuple[Served, Processes]]:
+def run_cluster(folder: Path) -> Iterator[tuple[ServerProcess, Processes]]:
     """A server of several processes, of which nothing is left at the end."""
-    with started(folder, f"--workers={WORKERS}") as server:
+    with run_server(folder, f"--workers={WORKERS}") as server:
         processes = Processes(json.loads((folder / "ready.json").read_text())["pid"])
         try:
             yield server, processes
@@ -83,36 +83,36 @@ def several(folder: Path) -> Iterator[tuple[Served, Processes]]:
 class Clients:
     """A sender and a receiver of one client, each with a connection of its own."""
 
-    def __init__(self, bus: Bus, server: Served, processes: Processes, port: int) -> None:
-        self.queue = server.make_queue(EnablePartitioning="true", LockDuration="PT5S")
+    def __init__(self, bus: Bus, server: ServerProcess, processes: Processes, port: int) -> None:
+        self.queue = server.create_queue(EnablePartitioning="true", LockDuration="PT5S")
         self._processes, self._port = processes, port
         client = bus.client(**RETRIES)
-        before = processes.holders(port)
+        before = processes.connected_workers(port)
         self.sender: ServiceBusSender = bus.sender(self.queue, client=client)
         self.sender.send_messages(ServiceBusMessage("before", message_id="before"))
-        (self._sends,) = processes.holders(port).keys() - before.keys()
-        before = processes.holders(port)
+        (self._sends,) = processes.connected_workers(port).keys() - before.keys()
+        before = processes.connected_workers(port)
         self.receiver: ServiceBusReceiver = bus.receiver(self.queue, client=client)
         (message,) = receive(self.receiver, 1)
         self.receiver.complete_message(message)
-        (self._receives,) = processes.holders(port).keys() - before.keys()
+        (self._receives,) = processes.connected_workers(port).keys() - before.keys()
 
     def lose(self, connection: int) -> None:
         """Its process is killed."""
-        self._processes.kill(self._processes.holders(self._port)[connection])
+        self._processes.kill(self._processes.connected_workers(self._port)[connection])
 
     def send_and_receive(self) -> None:
         """Both calls are tried once more at most; what one loses, the other may have lost as well."""
         self.lose(self._sends)
         began_s = time.monotonic()
         self.sender.send_messages(ServiceBusMessage("after", message_id="after"))
-        assert time.monotonic() - began_s < BACK_S
+        assert time.monotonic() - began_s < RECONNECT_TIMEOUT_S
         self._processes.wait_until_complete()
-        if self._receives in self._processes.holders(self._port):
+        if self._receives in self._processes.connected_workers(self._port):
             self.lose(self._receives)
         began_s = time.monotonic()
         found = receive(self.receiver, 1)
-        assert time.monotonic() - began_s < BACK_S
+        assert time.monotonic() - began_s < RECONNECT_TIMEOUT_S
         assert {message.message_id for message in found} == {"after"}
 
 
@@ -120,9 +120,9 @@ class Clients:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("is_aio", [False, True], ids=["sync", "aio"])
 def test_the_sdk_is_back_within_its_first_retry(tmp_path: Path, *, is_aio: bool) -> None:
-    with several(tmp_path) as (server, processes):
-        loop = Loop() if is_aio else None
-        bus = Bus(loop or Threads(), server, tls=is_aio)
+    with run_cluster(tmp_path) as (server, processes):
+        loop = AsyncDriver() if is_aio else None
+        bus = Bus(loop or SyncDriver(), server, tls=is_aio)
         clients = Clients(bus, server, processes, AMQPS_PORT if is_aio else server.amqp_port)
         clients.send_and_receive()
         for closing in bus.close_in_background():

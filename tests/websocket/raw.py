@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self
 from twinbus.server.websocket.frames import Opcode, unmask
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 KEY = base64.b64encode(bytes(range(16))).decode()
 ACCEPT = base64.b64encode(
     hashlib.sha1(KEY.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11", usedforsecurity=False).digest()
@@ -49,12 +49,12 @@ def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, mask: bytes = 
     return head + mask + unmask(payload, mask)
 
 
-class RawSocket:
+class RawWebSocket:
     """One connection."""
 
-    def __init__(self, server: Served, *, receive_buffer: int | None = None) -> None:
+    def __init__(self, server: ServerProcess, *, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(TIMEOUT_S)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.connect((server.host, server.http_port))
@@ -66,7 +66,7 @@ class RawSocket:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def ask(self, handshake: bytes) -> str:
+    def send_handshake(self, handshake: bytes) -> str:
         """The head of the answer."""
         self.socket.sendall(handshake)
         while b"\r\n\r\n" not in self.received:
@@ -74,14 +74,14 @@ class RawSocket:
         head, self.received = self.received.split(b"\r\n\r\n", 1)
         return head.decode()
 
-    def open(self) -> RawSocket:
-        assert self.ask(request()).startswith("HTTP/1.1 101 ")
+    def open(self) -> RawWebSocket:
+        assert self.send_handshake(request()).startswith("HTTP/1.1 101 ")
         return self
 
     def send(self, *frames: bytes) -> None:
         self.socket.sendall(b"".join(frames))
 
-    def next(self) -> tuple[int, bytes]:
+    def receive_frame(self) -> tuple[int, bytes]:
         """The next frame: its opcode and its payload."""
         first, size = self._take(2)
         assert first & 0xF0 == 0x80
@@ -91,14 +91,14 @@ class RawSocket:
 
     def close_code(self) -> int:
         """Of the close that comes next, after which the server ends the connection."""
-        opcode, payload = self.next()
+        opcode, payload = self.receive_frame()
         while opcode == Opcode.BINARY:
-            opcode, payload = self.next()
+            opcode, payload = self.receive_frame()
         assert opcode == Opcode.CLOSE
-        assert self.at_end()
+        assert self.is_closed()
         return int.from_bytes(payload[:2], "big")
 
-    def at_end(self) -> bool:
+    def is_closed(self) -> bool:
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:

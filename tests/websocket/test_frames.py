@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.websocket.raw import SASL_HEADER, RawSocket, frame
+from tests.websocket.raw import SASL_HEADER, RawWebSocket, frame
 from twinbus.server.websocket import frames
 from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, unmask
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 MASK = b"\x01\x02\x03\x04"
 
@@ -75,12 +75,12 @@ def test_large_frames_are_given_on_as_they_come() -> None:
         (frame(Opcode.PONG) * (frames.MAX_FRAMES_WITHOUT_DATA + 1), CloseCode.POLICY_VIOLATION),
     ],
 )
-def test_how_a_connection_ends(server: Served, sent: bytes, code: int) -> None:
-    with RawSocket(server).open() as other, RawSocket(server).open() as client:
+def test_how_a_connection_ends(server: ServerProcess, sent: bytes, code: int) -> None:
+    with RawWebSocket(server).open() as other, RawWebSocket(server).open() as client:
         client.send(sent)
         assert client.close_code() == code
         other.send(frame(Opcode.BINARY, SASL_HEADER))
-        assert other.next()[1].startswith(SASL_HEADER)
+        assert other.receive_frame()[1].startswith(SASL_HEADER)
 
 
 def test_a_message_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_message_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
     reader = FrameReader()
     reader.receive(frame(Opcode.BINARY, b"x" * 500, fin=False))
     reader.receive(frame(Opcode.CONTINUATION, b"x" * 500, fin=False))
-    with pytest.raises(frames.Violation) as violation:
+    with pytest.raises(frames.ProtocolViolation) as violation:
         reader.receive(frame(Opcode.CONTINUATION, b"x"))
     assert violation.value.code == CloseCode.TOO_LARGE
 
@@ -102,7 +102,7 @@ def test_frames_without_data_are_counted_until_data_comes(useless: bytes) -> Non
     reader.receive(useless + rest * (frames.MAX_FRAMES_WITHOUT_DATA - 1))
     reader.receive(frame(Opcode.CONTINUATION if is_fragment else Opcode.BINARY, b"x", fin=not is_fragment))
     reader.receive(rest * frames.MAX_FRAMES_WITHOUT_DATA)
-    with pytest.raises(frames.Violation) as violation:
+    with pytest.raises(frames.ProtocolViolation) as violation:
         reader.receive(rest)
     assert violation.value.code == CloseCode.POLICY_VIOLATION
 
@@ -112,28 +112,28 @@ def test_a_stream_handled_in_pieces_is_the_same_stream(messages: list[bytes], ma
     stream = b"".join(frame(Opcode.PING, b"?") + frame(Opcode.BINARY, message) for message in messages)
     reader = FrameReader()
     received = reader.receive(stream[:300], max_frames)
-    reader.hold(stream[300:])
-    while reader.has_held_input:
+    reader.append_pending(stream[300:])
+    while reader.has_pending_input:
         received += reader.receive(b"", max_frames)
     received += reader.receive(b"")
     assert received == b"".join(messages)
 
 
-def test_pings_are_answered_also_within_a_message(server: Served) -> None:
-    with RawSocket(server).open() as client:
+def test_pings_are_answered_also_within_a_message(server: ServerProcess) -> None:
+    with RawWebSocket(server).open() as client:
         half = len(SASL_HEADER) // 2
         client.send(frame(Opcode.BINARY, SASL_HEADER[:half], fin=False), frame(Opcode.PING, b"there?"))
-        assert client.next() == (Opcode.PONG, b"there?")
+        assert client.receive_frame() == (Opcode.PONG, b"there?")
         client.send(frame(Opcode.PONG, b"unasked"), frame(Opcode.CONTINUATION, SASL_HEADER[half:]))
-        assert client.next()[1].startswith(SASL_HEADER)
+        assert client.receive_frame()[1].startswith(SASL_HEADER)
 
 
-def test_what_is_no_amqp_ends_the_connection(server: Served) -> None:
-    with RawSocket(server).open() as client:
+def test_what_is_no_amqp_ends_the_connection(server: ServerProcess) -> None:
+    with RawWebSocket(server).open() as client:
         client.send(frame(Opcode.BINARY, b"GET / HTTP/1.1\r\n\r\n"))
-        opcode, _ = client.next()
+        opcode, _ = client.receive_frame()
         while opcode == Opcode.BINARY:
-            opcode, _ = client.next()
+            opcode, _ = client.receive_frame()
         assert opcode == Opcode.CLOSE
         client.send(frame(Opcode.CLOSE, b"\x03\xe8"))
-        assert client.at_end()
+        assert client.is_closed()

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.http.service import read_to_end
-from tests.websocket.raw import ACCEPT, KEY, SASL_HEADER, RawSocket, frame, request
+from tests.websocket.raw import ACCEPT, KEY, SASL_HEADER, RawWebSocket, frame, request
 from twinbus.server.websocket.frames import Opcode
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
-def test_the_answer_to_a_good_handshake(server: Served) -> None:
-    with RawSocket(server) as client:
-        lines = client.ask(request()).split("\r\n")
+def test_the_answer_to_a_good_handshake(server: ServerProcess) -> None:
+    with RawWebSocket(server) as client:
+        lines = client.send_handshake(request()).split("\r\n")
     assert lines[0] == "HTTP/1.1 101 Switching Protocols"
     assert set(lines[1:]) == {
         "Upgrade: websocket",
@@ -37,11 +37,11 @@ def test_the_answer_to_a_good_handshake(server: Served) -> None:
         {"Sec_WebSocket_Extensions": "permessage-deflate; client_max_window_bits"},
     ],
 )
-def test_good_handshakes_in_other_words(server: Served, changes: dict[str, str]) -> None:
-    with RawSocket(server) as client:
-        assert client.ask(request(**changes)).startswith("HTTP/1.1 101 ")
+def test_good_handshakes_in_other_words(server: ServerProcess, changes: dict[str, str]) -> None:
+    with RawWebSocket(server) as client:
+        assert client.send_handshake(request(**changes)).startswith("HTTP/1.1 101 ")
         client.send(frame(Opcode.BINARY, SASL_HEADER))
-        assert client.next()[1].startswith(SASL_HEADER)
+        assert client.receive_frame()[1].startswith(SASL_HEADER)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_good_handshakes_in_other_words(server: Served, changes: dict[str, str])
         ({"path": "/orders"}, 401, "no Authorization header"),
     ],
 )
-def test_bad_handshakes(server: Served, changes: dict[str, str | None], status: int, told: str) -> None:
-    with RawSocket(server) as client:
+def test_bad_handshakes(server: ServerProcess, changes: dict[str, str | None], status: int, told: str) -> None:
+    with RawWebSocket(server) as client:
         client.socket.sendall(request(**{"Connection": "Upgrade, close", **changes}))  # type: ignore[arg-type]
         answer = read_to_end(client.socket).decode()
     assert answer.startswith(f"HTTP/1.1 {status} ")
@@ -73,9 +73,9 @@ def test_bad_handshakes(server: Served, changes: dict[str, str | None], status: 
     assert ("sec-websocket-version: 13" in answer) == (status == 426)
 
 
-def test_what_comes_with_the_handshake_is_not_lost(server: Served) -> None:
-    with RawSocket(server) as client:
+def test_what_comes_with_the_handshake_is_not_lost(server: ServerProcess) -> None:
+    with RawWebSocket(server) as client:
         early = frame(Opcode.BINARY, SASL_HEADER)
-        assert client.ask(request() + early[:5]).startswith("HTTP/1.1 101 ")
+        assert client.send_handshake(request() + early[:5]).startswith("HTTP/1.1 101 ")
         client.send(early[5:])
-        assert client.next()[1].startswith(SASL_HEADER)
+        assert client.receive_frame()[1].startswith(SASL_HEADER)

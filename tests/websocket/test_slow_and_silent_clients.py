@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from tests.http_data.web import Web
-from tests.served import started, wait_until
-from tests.served_here import serving_here
-from tests.websocket.raw import RawSocket, frame
+from tests.http_data.web import HttpClient
+from tests.served import run_server, wait_until
+from tests.served_here import run_server_in_process
+from tests.websocket.raw import RawWebSocket, frame
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed
 from twinbus.amqp.frames import HEARTBEAT
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.amqp.events import Event
 
 MEGABYTE = 1_048_576
@@ -38,8 +38,8 @@ MEGABYTE = 1_048_576
 class Client:
     """Our engine over a WebSocket: it reads when it is told to."""
 
-    def __init__(self, server: Served, *, receive_buffer: int | None = None) -> None:
-        self.socket = RawSocket(server, receive_buffer=receive_buffer).open()
+    def __init__(self, server: ServerProcess, *, receive_buffer: int | None = None) -> None:
+        self.socket = RawWebSocket(server, receive_buffer=receive_buffer).open()
         credentials = Credentials.plain(server.key_name, server.key)
         self.connection = Connection.client(Settings(container_id="test"), credentials, now=0.0)
         self.events: list[Event] = []
@@ -57,15 +57,15 @@ class Client:
         if data:
             self.socket.send(frame(Opcode.BINARY, data))
 
-    def read_until(self, happened: Any) -> None:  # noqa: ANN401  # a function
-        while not happened():
-            opcode, payload = self.socket.next()
+    def read_until(self, condition: Any) -> None:  # noqa: ANN401  # a function
+        while not condition():
+            opcode, payload = self.socket.receive_frame()
             assert opcode == Opcode.BINARY, payload
             self.events += self.connection.receive_data(payload, now=0.0)
             self.flush()
 
 
-def fill(server: Served, queue: str, megabytes: int) -> None:
+def fill(server: ServerProcess, queue: str, megabytes: int) -> None:
     connected = ServiceBusClient.from_connection_string(server.connection_string)
     with connected as client, client.get_queue_sender(queue) as sender:
         for _ in range(megabytes * 5):
@@ -73,49 +73,49 @@ def fill(server: Served, queue: str, megabytes: int) -> None:
 
 
 def test_one_that_does_not_read_is_given_no_more_than_fits_and_the_rest_is_there_for_others(tmp_path: Path) -> None:
-    with serving_here(tmp_path) as server, ExitStack() as stack:
-        queue = server.make_queue()
+    with run_server_in_process(tmp_path) as server, ExitStack() as stack:
+        queue = server.create_queue()
         fill(server, queue, 60)
         client = stack.enter_context(Client(server, receive_buffer=4_096))
         session = client.connection.begin_session()
         session.attach_receiver("slow", source=Source(address=queue)).grant(1_000)
         client.flush()
         fragment = server.namespace.find_receivable(queue).parts[0].main
-        wait_until(lambda: fragment.line.consumers)
-        (consumer,) = fragment.line.consumers
+        wait_until(lambda: fragment.dispatcher.consumers)
+        (consumer,) = fragment.dispatcher.consumers
         peer = consumer._socket._peer  # type: ignore[attr-defined]  # noqa: SLF001  # as the server sees it
         wait_until(lambda: not peer.is_writable)
         time.sleep(0.5)
         assert isinstance(peer.transport, websocket.WebSocket)
         assert peer.transport.get_write_buffer_size() < 20 * MEGABYTE
-        assert len(fragment.local.out.locks) < 120, "of 300: what does not fit is not out"
-        assert len(Web(server).take(queue).body) == 200_000, "others get what it does not"
+        assert len(fragment.local.in_flight.locks) < 120, "of 300: what does not fit is not out"
+        assert len(HttpClient(server).receive_and_delete(queue).body) == 200_000, "others get what it does not"
         client.socket.send(frame(Opcode.PING, b"there?") * 1_000)
         time.sleep(0.2)
         assert peer.transport.get_write_buffer_size() < 20 * MEGABYTE
-        out = len(fragment.local.out.locks)
-        client.socket.next()
+        out = len(fragment.local.in_flight.locks)
+        client.socket.receive_frame()
         for _ in range(30):
-            opcode, _ = client.socket.next()
+            opcode, _ = client.socket.receive_frame()
             assert opcode in {Opcode.BINARY, Opcode.PONG}
-        wait_until(lambda: len(fragment.local.out.locks) > out)
+        wait_until(lambda: len(fragment.local.in_flight.locks) > out)
 
 
 def test_one_that_opens_and_says_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         gateway, "Settings", lambda **given: Settings(**given, idle_timeout_ms=500, handshake_timeout_ms=500)
     )
-    monkeypatch.setattr(websocket, "LAST_WORDS_S", 0.5)
-    with serving_here(tmp_path) as server:
-        with RawSocket(server).open() as never_speaks:
+    monkeypatch.setattr(websocket, "CLOSE_GRACE_S", 0.5)
+    with run_server_in_process(tmp_path) as server:
+        with RawWebSocket(server).open() as never_speaks:
             assert opcode_at_end(never_speaks) == Opcode.CLOSE
         with Client(server) as falls_silent:
             falls_silent.socket.send(frame(Opcode.BINARY, HEARTBEAT[:3]))  # half-open: the rest never comes
             assert opcode_at_end(falls_silent.socket) == Opcode.CLOSE
 
 
-def test_q17_one_that_holds_a_claim_and_falls_silent_for_longer_than_agreed_is_let_go(server: Served) -> None:
-    queue = server.make_queue()
+def test_q17_one_that_holds_a_claim_and_falls_silent_for_longer_than_agreed_is_let_go(server: ServerProcess) -> None:
+    queue = server.create_queue()
     properties: dict[str, object] = {"com.microsoft:epoch": 7, "twinbus:silence-limit": UInt(1_000)}
     with Client(server) as client:
         link = client.connection.begin_session().attach_receiver(
@@ -126,42 +126,42 @@ def test_q17_one_that_holds_a_claim_and_falls_silent_for_longer_than_agreed_is_l
         began_s = time.monotonic()
         time.sleep(0.6)
         client.socket.send(frame(Opcode.BINARY, HEARTBEAT))
-        assert client.socket.next() == (Opcode.BINARY, HEARTBEAT)
+        assert client.socket.receive_frame() == (Opcode.BINARY, HEARTBEAT)
         client.read_until(lambda: any(isinstance(event, ConnectionClosed) for event in client.events))
         assert 0.6 + 1.0 < time.monotonic() - began_s < 15
 
 
-def opcode_at_end(client: RawSocket) -> int:
+def opcode_at_end(client: RawWebSocket) -> int:
     """The last frame that came; the server does not wait for an answer for ever."""
-    opcode, _ = client.next()
+    opcode, _ = client.receive_frame()
     while opcode != Opcode.CLOSE:
-        opcode, _ = client.next()
-    assert client.at_end()
+        opcode, _ = client.receive_frame()
+    assert client.is_closed()
     return opcode
 
 
 def test_pings_alone_do_not_keep_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "Settings", lambda **given: Settings(**given, handshake_timeout_ms=500))
-    monkeypatch.setattr(websocket, "LAST_WORDS_S", 0.5)
-    with serving_here(tmp_path) as server, RawSocket(server).open() as client:
+    monkeypatch.setattr(websocket, "CLOSE_GRACE_S", 0.5)
+    with run_server_in_process(tmp_path) as server, RawWebSocket(server).open() as client:
         opcode = Opcode.PONG
         deadline = time.monotonic() + 20
         while opcode != Opcode.CLOSE:
             assert time.monotonic() < deadline
             client.send(frame(Opcode.PING))
-            opcode = Opcode(client.next()[0])
+            opcode = Opcode(client.receive_frame()[0])
 
 
 def test_a_server_that_stops_closes_amqp_first_and_then_the_websocket(tmp_path: Path) -> None:
-    with started(tmp_path) as server, Client(server) as client:
+    with run_server(tmp_path) as server, Client(server) as client:
         began = time.monotonic()
         stopping = Thread(target=server.stop)
         stopping.start()
         client.read_until(lambda: any(isinstance(event, ConnectionClosed) for event in client.events))
-        opcode, payload = client.socket.next()
+        opcode, payload = client.socket.receive_frame()
         assert (opcode, int.from_bytes(payload, "big")) == (Opcode.CLOSE, CloseCode.NORMAL)
         client.socket.send(frame(Opcode.CLOSE, payload))
-        assert client.socket.at_end()
+        assert client.socket.is_closed()
         stopping.join()
         assert time.monotonic() - began < 4
         server.start()

@@ -19,11 +19,11 @@ from twinbus.amqp.frames import AMQP_HEADER
 from twinbus.amqp.frames import frame as amqp_frame
 from twinbus.amqp.performatives import Open
 from twinbus.amqp.settings import Settings
-from twinbus.amqp.turn import TURN_S
+from twinbus.amqp.turn import TIME_SLICE_S
 from twinbus.server.websocket import frames
 from twinbus.server.websocket import socket as websocket
-from twinbus.server.websocket.entrance import Entrance
-from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, close_frame, head_of
+from twinbus.server.websocket.entrance import WebSocketUpgrade
+from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, close_frame, frame_header
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,27 +39,27 @@ HELLO = AMQP_HEADER + amqp_frame(0, Open(container_id="c").encode())
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     """A clock that advances with every frame that is handled; without a limit on frames without data."""
-    passing, begin = Time(), FrameReader._begin  # noqa: SLF001
+    passing, begin = Time(), FrameReader._begin_frame  # noqa: SLF001
 
     def begin_and_advance(reader: FrameReader, data: bytes, at: int) -> int:
         passing.now_s += FRAME_S
         return begin(reader, data, at)
 
-    monkeypatch.setattr(FrameReader, "_begin", begin_and_advance)
+    monkeypatch.setattr(FrameReader, "_begin_frame", begin_and_advance)
     monkeypatch.setattr(reading, "time", passing)
     monkeypatch.setattr(websocket, "time", passing)
     monkeypatch.setattr(frames, "MAX_FRAMES_WITHOUT_DATA", 10 * FRAMES)
     return passing
 
 
-class Served:
+class WebSocketFixture:
     """A server of WebSockets whose handshake is done, and one client of it, in this loop."""
 
     def __init__(self) -> None:
         self.handlers: asyncio.Queue[Recorder] = asyncio.Queue()
         settings = Settings(container_id="server")
         make_connection = lambda now: Connection.server(settings, now=now, require_sasl=False)  # noqa: E731
-        self.entrance = Entrance(self._make_handler, make_connection)
+        self.entrance = WebSocketUpgrade(self._make_handler, make_connection)
         self.client = socket.socket()
         self.client.setblocking(False)  # noqa: FBT003
 
@@ -80,16 +80,16 @@ class Served:
 class Upgraded(asyncio.Protocol):
     """A connection that becomes a WebSocket at once."""
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: WebSocketUpgrade) -> None:
         self._entrance = entrance
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._entrance.enter(cast("asyncio.Transport", transport), b"hello", b"", None)
+        self._entrance.upgrade(cast("asyncio.Transport", transport), b"hello", b"", None)
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[Served]:
-    served, loop = Served(), asyncio.get_running_loop()
+async def serving() -> AsyncIterator[WebSocketFixture]:
+    served, loop = WebSocketFixture(), asyncio.get_running_loop()
     server = await loop.create_server(lambda: Upgraded(served.entrance), "127.0.0.1", 0)
     try:
         await loop.sock_connect(served.client, server.sockets[0].getsockname())
@@ -114,7 +114,7 @@ class LoopWatch:
         while True:
             await asyncio.sleep(0)
             self.longest_s = max(self.longest_s, self._clock.now_s - before_s)
-            self.most_held = max(self.most_held, len(self._reader._kept))  # noqa: SLF001
+            self.most_held = max(self.most_held, len(self._reader._pending))  # noqa: SLF001
             before_s = self._clock.now_s
 
 
@@ -132,13 +132,13 @@ def test_a_burst_of_frames_without_data_is_handled_in_turns_and_in_order(clock: 
             stream = frame(Opcode.BINARY, HELLO[:5], fin=False) + useless * FRAMES
             stream += frame(Opcode.CONTINUATION, HELLO[5:]) + frame(Opcode.PING, b"last") + frame(Opcode.CLOSE)
             sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(served.client, stream))
-            answers = await served.read_until(head_of(Opcode.PONG, 4) + b"last" + close_frame(CloseCode.NO_STATUS))
+            answers = await served.read_until(frame_header(Opcode.PONG, 4) + b"last" + close_frame(CloseCode.NO_STATUS))
             assert AMQP_HEADER in answers
-            assert len(await handler.heard(ConnectionOpened)) == 1
+            assert len(await handler.wait_for_events(ConnectionOpened)) == 1
             await sending
             watching.cancel()
             assert clock.now_s > FRAMES * FRAME_S
-            assert watch.longest_s < 4 * TURN_S  # one turn for the read, one for the backlog, with a piece each
+            assert watch.longest_s < 4 * TIME_SLICE_S  # one turn for the read, one for the backlog, with a piece each
             assert watch.most_held < 1_048_576
 
     run(test)
@@ -161,6 +161,6 @@ def test_a_peer_that_pauses_reading_gets_no_held_frames_until_it_resumes(clock: 
             assert clock.now_s == paused_s < began_s + 10_000 * FRAME_S
             assert not handler.events
             transport.resume_reading()
-            await handler.heard(ConnectionOpened)
+            await handler.wait_for_events(ConnectionOpened)
 
     run(test)

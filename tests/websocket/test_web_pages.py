@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.served import PATIENCE_S, Served, started
+from tests.served import TIMEOUT_S, ServerProcess, run_server
 from twinbus.model.signature import make_token
 from twinbus.server.keys import EMULATOR_SECRET, ROOT_KEY_NAME
 
@@ -45,7 +45,7 @@ FAR_S = 4_000_000_000
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: tools/setup installs it as root")
 
 
-class Stranger(socketserver.ThreadingTCPServer):
+class ForeignSite(socketserver.ThreadingTCPServer):
     """A server of somebody else: it has a page, hears what the page reports, and hands on the rest to ours.
 
     Reports go to another port: a browser may use a connection again that was handed on.
@@ -54,9 +54,9 @@ class Stranger(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.ours = server
+        self.target_server = server
         self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
 
     @property
@@ -65,7 +65,7 @@ class Stranger(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.BaseRequestHandler):
-    server: Stranger
+    server: ForeignSite
 
     def handle(self) -> None:
         head = b""
@@ -84,7 +84,7 @@ class _Handler(socketserver.BaseRequestHandler):
             self._hand_on(head)
 
     def _hand_on(self, head: bytes) -> None:
-        ours = self.server.ours
+        ours = self.server.target_server
         with socket.create_connection((ours.host, ours.http_port)) as other:
             other.sendall(head)
             back = threading.Thread(target=_pump, args=(other, self.request))
@@ -103,15 +103,15 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with started(tmp_path_factory.mktemp("pages"), "--emulator-key", "--allowed-host=friend.example") as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with run_server(tmp_path_factory.mktemp("pages"), "--emulator-key", "--allowed-host=friend.example") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def strangers(server: Served) -> Iterator[tuple[Stranger, Stranger]]:
+def foreign_sites(server: ServerProcess) -> Iterator[tuple[ForeignSite, ForeignSite]]:
     """One with the page, and one that hears the reports."""
-    with Stranger(server) as site, Stranger(server) as ear:
+    with ForeignSite(server) as site, ForeignSite(server) as ear:
         for one in (site, ear):
             threading.Thread(target=one.serve_forever).start()
         yield site, ear
@@ -131,23 +131,25 @@ def browsing(address: str, profile: Path) -> Iterator[None]:
         yield
     finally:
         browser.terminate()
-        browser.wait(PATIENCE_S)
+        browser.wait(TIMEOUT_S)
 
 
-def outcome(server: Served, strangers: tuple[Stranger, Stranger], name: str, profile: Path) -> dict[str, Any]:
+def outcome(
+    server: ServerProcess, foreign_sites: tuple[ForeignSite, ForeignSite], name: str, profile: Path
+) -> dict[str, Any]:
     """What a page of a site of that name reports of its attacks."""
-    site, ear = strangers
+    site, ear = foreign_sites
     token = make_token(f"http://{server.host}/", ROOT_KEY_NAME, EMULATOR_SECRET, FAR_S)
     report = f"http://{name}:{ear.port}/report"
     given = json.dumps({"server": f"{server.host}:{server.http_port}", "token": token, "report": report})
     with browsing(f"http://{name}:{site.port}/attack#{urllib.parse.quote(given)}", profile):
-        return ear.reports.get(timeout=PATIENCE_S)
+        return ear.reports.get(timeout=TIMEOUT_S)
 
 
 def test_a_page_of_a_stranger_gets_nowhere(
-    server: Served, strangers: tuple[Stranger, Stranger], tmp_path: Path
+    server: ServerProcess, foreign_sites: tuple[ForeignSite, ForeignSite], tmp_path: Path
 ) -> None:
-    assert outcome(server, strangers, EVIL, tmp_path) == {
+    assert outcome(server, foreign_sites, EVIL, tmp_path) == {
         "socket": "refused",
         "request": "blocked",
         "reboundSocket": "refused",
@@ -156,9 +158,9 @@ def test_a_page_of_a_stranger_gets_nowhere(
 
 
 def test_a_page_of_a_name_that_was_allowed_may_use_the_server(
-    server: Served, strangers: tuple[Stranger, Stranger], tmp_path: Path
+    server: ServerProcess, foreign_sites: tuple[ForeignSite, ForeignSite], tmp_path: Path
 ) -> None:
-    assert outcome(server, strangers, "friend.example", tmp_path) == {
+    assert outcome(server, foreign_sites, "friend.example", tmp_path) == {
         "socket": "answered",
         "request": "blocked",
         "reboundSocket": "answered",

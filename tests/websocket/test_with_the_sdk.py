@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 pytest.importorskip("websocket", reason="websocket-client: the sync client of azure-servicebus needs it")
 
 
-def options(server: Served) -> dict[str, Any]:
+def options(server: ServerProcess) -> dict[str, Any]:
     return {
         "transport_type": TransportType.AmqpOverWebsocket,
         "custom_endpoint_address": f"https://{server.host}:{server.https_port}",
@@ -33,23 +33,23 @@ def options(server: Served) -> dict[str, Any]:
 
 
 @contextmanager
-def both_ends(server: Served, queue: str) -> Iterator[tuple[ServiceBusSender, ServiceBusReceiver]]:
+def both_ends(server: ServerProcess, queue: str) -> Iterator[tuple[ServiceBusSender, ServiceBusReceiver]]:
     connected = ServiceBusClient.from_connection_string(server.tls_connection_string, **options(server))
     with connected as client, client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         yield sender, receiver
 
 
-def test_the_sync_client_sends_receives_and_settles(server: Served, queue: str) -> None:
+def test_the_sync_client_sends_receives_and_settles(server: ServerProcess, queue: str) -> None:
     with both_ends(server, queue) as (sender, receiver):
         sender.send_messages([ServiceBusMessage(f"order {number}") for number in range(50)])
         received = receive(receiver, 50)
         assert [body_of(message) for message in received] == [b"order %d" % number for number in range(50)]
         for message in received:
             receiver.complete_message(message)
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_large_messages_in_both_directions(server: Served, queue: str) -> None:
+def test_large_messages_in_both_directions(server: ServerProcess, queue: str) -> None:
     body = bytes(range(256)) * 1_000
     with both_ends(server, queue) as (sender, receiver):
         for _ in range(20):
@@ -57,7 +57,7 @@ def test_large_messages_in_both_directions(server: Served, queue: str) -> None:
         assert {body_of(message) for message in receive(receiver, 20)} == {body}
 
 
-def test_the_aio_client_sends_receives_and_settles(server: Served, queue: str) -> None:
+def test_the_aio_client_sends_receives_and_settles(server: ServerProcess, queue: str) -> None:
     body = bytes(range(256)) * 1_000
 
     async def run() -> None:
@@ -76,10 +76,10 @@ def test_the_aio_client_sends_receives_and_settles(server: Served, queue: str) -
                 assert bodies == [*(b"order %d" % number for number in range(50)), *([body] * 40)]
 
     asyncio.run(asyncio.wait_for(run(), 60))
-    assert server.counts(queue) == (0, 0)
+    assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_wrong_key_opens_nothing(server: Served, queue: str) -> None:
+def test_a_wrong_key_opens_nothing(server: ServerProcess, queue: str) -> None:
     wrong = server.tls_connection_string.replace(server.key, "c2VjcmV0")
     with ServiceBusClient.from_connection_string(wrong, **options(server)) as client:
         sender = client.get_queue_sender(queue)

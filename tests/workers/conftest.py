@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.workers.crew import crew
+from tests.workers.crew import run_multi_process_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
 
 
 @pytest.fixture(scope="session")
-def two_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with crew(tmp_path_factory.mktemp("two"), "--worker-timeout=30", workers=2) as server:
+def running_two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MultiProcessServer]:
+    with run_multi_process_server(tmp_path_factory.mktemp("two"), "--worker-timeout=30", workers=2) as server:
         yield server
 
 
 @pytest.fixture
-def two_workers(two_running: Crew) -> Iterator[Crew]:
-    yield two_running
-    two_running.check_log()
+def two_workers(running_two_workers: MultiProcessServer) -> Iterator[MultiProcessServer]:
+    yield running_two_workers
+    running_two_workers.check_log()

@@ -20,24 +20,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.served import PATIENCE_S, STOP_S, Served, wait_until
+from tests.served import STOP_TIMEOUT_S, TIMEOUT_S, ServerProcess, wait_until
 from twinbus.client import NO_RETRY, MessagingFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-TRIES = 500
+MAX_CONNECTION_ATTEMPTS = 500
 """Connections, until each worker has accepted one."""
 
 
-class Crew(Served):
+class MultiProcessServer(ServerProcess):
     """One namespace, in several processes."""
 
     def __init__(
         self, folder: Path, *options: str, name: str = "contoso", environment: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder, options=options, name=name, environment=environment)
-        self._seen: set[int] = set()
+        self._known_pids: set[int] = set()
 
     @property
     def pid(self) -> int:
@@ -52,7 +52,7 @@ class Crew(Served):
             with contextlib.suppress(OSError, ValueError):
                 arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 found[int(arguments[arguments.index(b"twinbus.server.workers.worker") + 1])] = pid
-        self._seen.update(found.values())
+        self._known_pids.update(found.values())
         return found
 
     def start(self) -> None:
@@ -64,10 +64,10 @@ class Crew(Served):
         if self.is_running:
             self.workers()
         super().kill()
-        for pid in self._seen:
+        for pid in self._known_pids:
             if is_worker(pid):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not any(is_worker(pid) for pid in self._seen))
+        wait_until(lambda: not any(is_worker(pid) for pid in self._known_pids))
 
     def pause(self) -> None:
         """SIGSTOP to all of them."""
@@ -86,52 +86,52 @@ class Crew(Served):
         """The folders of the stores, by their numbers."""
         return {int(folder.name): folder for folder in (self._data / "stores").iterdir()}
 
-    def doomed(self) -> int:
+    def entities_pending_cleanup(self) -> int:
         """Entities that were deleted, and are not yet removed from all their stores."""
         with contextlib.closing(sqlite3.connect(f"file:{self._data / 'catalogue.db'}?mode=ro", uri=True)) as database:
             return int(database.execute("SELECT count(*) FROM doomed").fetchone()[0])
 
-    def forget(self) -> None:
+    def forget_supervisor(self) -> None:
         """The supervisor was killed by the test itself."""
         assert self._process is not None
-        self._process.wait(STOP_S)
+        self._process.wait(STOP_TIMEOUT_S)
         self._process = None
 
     # --- one worker ---------------------------------------------------------------------------------------------------
 
-    def strike(self, number: int, sign: signal.Signals) -> int:
+    def signal_worker(self, number: int, signal_number: signal.Signals) -> int:
         """Send a signal to one of them; its pid."""
         pid = self.workers()[number]
-        os.kill(pid, sign)
+        os.kill(pid, signal_number)
         return pid
 
-    def wait_for_another(self, number: int, pid: int, *, patience_s: float = PATIENCE_S) -> None:
+    def wait_for_replacement(self, number: int, pid: int, *, timeout_s: float = TIMEOUT_S) -> None:
         """Until another process is that worker, and serves."""
-        wait_until(lambda: self.workers().get(number, pid) != pid, patience_s=patience_s)
+        wait_until(lambda: self.workers().get(number, pid) != pid, timeout_s=timeout_s)
         new = self.workers()[number]
-        wait_until(lambda: f"worker {number} serves pid={new}" in self.log, patience_s=patience_s)
+        wait_until(lambda: f"worker {number} serves pid={new}" in self.log, timeout_s=timeout_s)
 
-    def wait_until_well(self) -> None:
+    def wait_until_healthy(self) -> None:
         """Until every worker finds all stores at work."""
-        with self.connected_to_each() as connections:
+        with self.connect_to_each() as connections:
             for connection in connections.values():
-                wait_until(partial(self._is_well, connection))
+                wait_until(partial(self._is_healthy, connection))
 
-    def _is_well(self, connection: http.client.HTTPConnection) -> bool:
-        return '"status":"ok"' in self.ask_on(connection, "GET", "health", expected=200)
+    def _is_healthy(self, connection: http.client.HTTPConnection) -> bool:
+        return '"status":"ok"' in self.request_on(connection, "GET", "health", expected=200)
 
     @contextmanager
-    def connected_to_each(self, port: int | None = None) -> Iterator[dict[int, http.client.HTTPConnection]]:
+    def connect_to_each(self, port: int | None = None) -> Iterator[dict[int, http.client.HTTPConnection]]:
         """A connection to each worker that accepts any."""
         wanted, found = self.workers(), {}
         with contextlib.ExitStack() as stack:
-            for _ in range(TRIES):
-                connection = http.client.HTTPConnection(self.host, port or self.http_port, timeout=PATIENCE_S)
+            for _ in range(MAX_CONNECTION_ATTEMPTS):
+                connection = http.client.HTTPConnection(self.host, port or self.http_port, timeout=TIMEOUT_S)
                 stack.callback(connection.close)
                 connection.connect()
                 connection.request("GET", "/health")
                 connection.getresponse().read()
-                number = self.accepted_by(connection)
+                number = self.worker_of_connection(connection)
                 if number not in found:
                     found[number] = connection
                 else:
@@ -139,10 +139,12 @@ class Crew(Served):
                 if found.keys() == wanted.keys():
                     break
             else:
-                raise AssertionError(f"of {TRIES} connections none came to {wanted.keys() - found.keys()}")
+                raise AssertionError(
+                    f"of {MAX_CONNECTION_ATTEMPTS} connections none came to {wanted.keys() - found.keys()}"
+                )
             yield found
 
-    def accepted_by(self, connection: http.client.HTTPConnection) -> int:
+    def worker_of_connection(self, connection: http.client.HTTPConnection) -> int:
         """The worker at the other end."""
         inode = _inode_of_other_end(connection.sock.getsockname(), connection.sock.getpeername())
         for number, pid in self.workers().items():
@@ -152,23 +154,23 @@ class Crew(Served):
                         return number
         raise AssertionError(f"no worker has the socket {inode}")
 
-    def ask_each(self, method: str, path: str, body: str | None = None, *, expected: int) -> dict[int, str]:
+    def request_each(self, method: str, path: str, body: str | None = None, *, expected: int) -> dict[int, str]:
         """The same request to each worker; the answers."""
-        with self.connected_to_each() as connections:
+        with self.connect_to_each() as connections:
             return {
-                number: self.ask_on(connection, method, path, body, expected=expected)
+                number: self.request_on(connection, method, path, body, expected=expected)
                 for number, connection in connections.items()
             }
 
     def send(self, entity: str, text: str, connection: http.client.HTTPConnection | None = None) -> None:
         """Send a message, over HTTP."""
-        self.ask_any(connection, "POST", f"{entity}/messages", text, expected=201)
+        self.request_any(connection, "POST", f"{entity}/messages", text, expected=201)
 
-    def take(self, entity: str, connection: http.client.HTTPConnection | None = None) -> str:
+    def receive_and_delete(self, entity: str, connection: http.client.HTTPConnection | None = None) -> str:
         """Receive a message, and delete it."""
-        return self.ask_any(connection, "DELETE", f"{entity}/messages/head?timeout=10", expected=200)
+        return self.request_any(connection, "DELETE", f"{entity}/messages/head?timeout=10", expected=200)
 
-    def ask_any(
+    def request_any(
         self,
         connection: http.client.HTTPConnection | None,
         method: str,
@@ -179,12 +181,12 @@ class Crew(Served):
     ) -> str:
         """A request to any worker, or to that at the other end of a connection."""
         if connection is not None:
-            return self.ask_on(connection, method, path, body, expected=expected)
-        own = http.client.HTTPConnection(self.host, self.http_port, timeout=PATIENCE_S)
+            return self.request_on(connection, method, path, body, expected=expected)
+        own = http.client.HTTPConnection(self.host, self.http_port, timeout=TIMEOUT_S)
         with contextlib.closing(own):
-            return self.ask_on(own, method, path, body, expected=expected)
+            return self.request_on(own, method, path, body, expected=expected)
 
-    def ask_on(
+    def request_on(
         self,
         connection: http.client.HTTPConnection,
         method: str,
@@ -205,9 +207,9 @@ class Crew(Served):
 
 
 @contextmanager
-def crew(folder: Path, *options: str, workers: int = 2) -> Iterator[Crew]:
+def run_multi_process_server(folder: Path, *options: str, workers: int = 2) -> Iterator[MultiProcessServer]:
     """From its start to its clean stop."""
-    server = Crew(folder, f"--workers={workers}", *options)
+    server = MultiProcessServer(folder, f"--workers={workers}", *options)
     try:
         server.start()
         yield server
@@ -220,12 +222,12 @@ def crew(folder: Path, *options: str, workers: int = 2) -> Iterator[Crew]:
         server.kill()
 
 
-def client_of(server: Crew) -> MessagingFactory:
+def connect_client(server: MultiProcessServer) -> MessagingFactory:
     """A client with one connection, which one of the workers accepts. It tries nothing twice."""
     return MessagingFactory.from_connection_string(server.connection_string, retry_policy=NO_RETRY)
 
 
-def stores_of(server: Crew) -> dict[int, set[int]]:
+def stores_of(server: MultiProcessServer) -> dict[int, set[int]]:
     """Which stores' files each worker has open, by the workers' numbers."""
     found: dict[int, set[int]] = {}
     for number, pid in server.workers().items():
@@ -234,7 +236,7 @@ def stores_of(server: Crew) -> dict[int, set[int]]:
     return found
 
 
-def holders_of(server: Crew) -> set[int]:
+def connected_workers(server: MultiProcessServer) -> set[int]:
     """The workers that have accepted AMQP connections."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {row[9] for row in rows if row[1].endswith(f":{server.amqp_port:04X}") and row[3] == "01"}
@@ -247,10 +249,10 @@ def holders_of(server: Crew) -> set[int]:
     return found
 
 
-def holder_of(server: Crew) -> int:
+def connected_worker(server: MultiProcessServer) -> int:
     """The worker that has accepted the only AMQP connection."""
-    wait_until(lambda: len(holders_of(server)) == 1)
-    return next(iter(holders_of(server)))
+    wait_until(lambda: len(connected_workers(server)) == 1)
+    return next(iter(connected_workers(server)))
 
 
 def is_worker(pid: int) -> bool:
@@ -270,13 +272,13 @@ def _children(pid: int) -> list[int]:
 
 
 def _inode_of_other_end(near: tuple[str, int], far: tuple[str, int]) -> str:
-    ends = f"{_written(far)} {_written(near)}"
+    ends = f"{_proc_net_address(far)} {_proc_net_address(near)}"
     for line in Path("/proc/net/tcp").read_text().splitlines():
         if ends in line:
             return re.split(r"\s+", line.strip())[9]
     raise AssertionError(f"no connection from {near} to {far}")
 
 
-def _written(address: tuple[str, int]) -> str:
+def _proc_net_address(address: tuple[str, int]) -> str:
     octets = bytes(map(int, address[0].split(".")))
     return f"{octets[::-1].hex().upper()}:{address[1]:04X}"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from twinbus.model.limits import NamespaceLimits
-from twinbus.server.keeper import Keeper
+from twinbus.server.keeper import CatalogueService
 from twinbus.server.system_clock import SystemClock
 from twinbus.store.catalogue import Catalogue
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 STORES = 4
 
 
-class Kept(Keeper):
+class RecordingCatalogueService(CatalogueService):
     """A keeper that remembers what it published."""
 
     def __init__(self, limits: NamespaceLimits) -> None:
         self.changes: list[Change] = []
-        self.troubles: dict[int, str] = {}
+        self.unavailable_reasons: dict[int, str] = {}
         """Of stores, by their numbers."""
-        trouble = self.troubles.get
-        super().__init__(limits, SystemClock(), stores=STORES, trouble=trouble, publish=self._note)
+        trouble = self.unavailable_reasons.get
+        super().__init__(limits, SystemClock(), store_count=STORES, unavailable_reason=trouble, publish=self._record)
 
-    async def _note(self, change: Change) -> None:
+    async def _record(self, change: Change) -> None:
         self.changes.append(change)
 
 
 @asynccontextmanager
-async def kept(folder: Path, **limits: int) -> AsyncIterator[Kept]:
+async def open_catalogue_service(folder: Path, **limits: int) -> AsyncIterator[RecordingCatalogueService]:
     """From its opening to its closing."""
-    keeper = Kept(NamespaceLimits(**limits))
+    keeper = RecordingCatalogueService(NamespaceLimits(**limits))
     await keeper.open(partial(Catalogue, folder / "catalogue.db"), STORES)
     yield keeper
     await keeper.close()

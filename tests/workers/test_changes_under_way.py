@@ -7,28 +7,31 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tests.served import ATOM
-from tests.workers.crew import crew, is_worker
+from tests.served import QUEUE_ENTRY
+from tests.workers.crew import is_worker, run_multi_process_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_one_that_does_not_confirm_is_killed_and_the_change_is_made(tmp_path: Path) -> None:
-    with crew(tmp_path, "--worker-timeout=2", workers=3) as server, server.connected_to_each() as connections:
-        pid = server.strike(2, signal.SIGSTOP)
+    with (
+        run_multi_process_server(tmp_path, "--worker-timeout=2", workers=3) as server,
+        server.connect_to_each() as connections,
+    ):
+        pid = server.signal_worker(2, signal.SIGSTOP)
         began_s = time.monotonic()
-        server.ask_on(connections[0], "PUT", "orders", ATOM.format(""), expected=201)
+        server.request_on(connections[0], "PUT", "orders", QUEUE_ENTRY.format(""), expected=201)
         assert 1.0 < time.monotonic() - began_s < 8
         assert "worker 2 is killed: it has" in server.log  # not made the change, or given no sign of life, for 2 s
-        server.ask_on(connections[1], "GET", "orders", expected=200)
-        server.wait_for_another(2, pid)
+        server.request_on(connections[1], "GET", "orders", expected=200)
+        server.wait_for_replacement(2, pid)
         assert not is_worker(pid)
-        assert set(server.ask_each("GET", "orders", expected=200)) == {0, 1, 2}
+        assert set(server.request_each("GET", "orders", expected=200)) == {0, 1, 2}
 
 
 def test_whatever_is_killed_meanwhile_all_agree_in_the_end(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=3) as server:
+    with run_multi_process_server(tmp_path, workers=3) as server:
         answered: list[str] = []
         done = threading.Event()
 
@@ -37,7 +40,7 @@ def test_whatever_is_killed_meanwhile_all_agree_in_the_end(tmp_path: Path) -> No
             while not done.is_set():
                 name = f"made-{number}"
                 try:
-                    server.ask_any(None, "PUT", name, ATOM.format(""), expected=201)
+                    server.request_any(None, "PUT", name, QUEUE_ENTRY.format(""), expected=201)
                     answered.append(name)
                 except (OSError, AssertionError, EOFError):  # it was the worker that was asked
                     pass
@@ -49,12 +52,12 @@ def test_whatever_is_killed_meanwhile_all_agree_in_the_end(tmp_path: Path) -> No
         maker.start()
         try:
             for number in (0, 1, 2, 1):
-                pid = server.strike(number, signal.SIGKILL)
-                server.wait_for_another(number, pid)
+                pid = server.signal_worker(number, signal.SIGKILL)
+                server.wait_for_replacement(number, pid)
         finally:
             done.set()
             maker.join()
         assert len(answered) > 5
-        lists = server.ask_each("GET", "$Resources/queues?api-version=2021-05&$top=1000", expected=200)
+        lists = server.request_each("GET", "$Resources/queues?api-version=2021-05&$top=1000", expected=200)
         assert len({text.count("<entry") for text in lists.values()}) == 1
         assert all(f">{name}<" in text for text in lists.values() for name in answered)

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plain.entity import EPOCH, claim
-from tests.plain.raw import Refused, raw
+from tests.plain.entity import EPOCH, attach_exclusive_receiver
+from tests.plain.raw import LinkRefused, connect_raw
 from tests.plain.test_claims import has_ended
 from tests.plain.test_limits_of_silence import IF_FREE, LOCKED, claim_until_silent, claim_when_free
 
 if TYPE_CHECKING:
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
 
 
-async def test_q17_a_silent_client_loses_its_claim_on_fragments_of_all_processes(two_workers: Crew) -> None:
-    queues = [two_workers.make_queue(EnablePartitioning=text) for text in ("true", "false", "false")]
-    async with raw(two_workers) as silent, raw(two_workers) as other:
+async def test_q17_a_silent_client_loses_its_claim_on_fragments_of_all_processes(
+    two_workers: MultiProcessServer,
+) -> None:
+    queues = [two_workers.create_queue(EnablePartitioning=text) for text in ("true", "false", "false")]
+    async with connect_raw(two_workers) as silent, connect_raw(two_workers) as other:
         for queue in queues:
             await claim_until_silent(silent, queue, 7)
         for queue in queues:
@@ -25,14 +27,14 @@ async def test_q17_a_silent_client_loses_its_claim_on_fragments_of_all_processes
 
 
 async def test_q17_a_claim_that_is_asked_for_only_if_it_is_free_displaces_nobody_in_another_process(
-    two_workers: Crew,
+    two_workers: MultiProcessServer,
 ) -> None:
-    queues = [two_workers.make_queue() for _ in range(4)]  # of both processes
-    async with raw(two_workers) as holder:
-        links = [await claim(holder, queue, 7) for queue in queues]
+    queues = [two_workers.create_queue() for _ in range(4)]  # of both processes
+    async with connect_raw(two_workers) as holder:
+        links = [await attach_exclusive_receiver(holder, queue, 7) for queue in queues]
         for _ in range(4):  # connections, to both processes as a rule
-            async with raw(two_workers) as other:
+            async with connect_raw(two_workers) as other:
                 for queue in queues:
-                    with pytest.raises(Refused, match=LOCKED):
+                    with pytest.raises(LinkRefused, match=LOCKED):
                         await other.attach_receiver(queue, properties={EPOCH: 9, IF_FREE: True})
         assert not any(has_ended(holder, link) for link in links)

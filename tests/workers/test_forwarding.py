@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.partitioned.bus import FRAGMENTS, everywhere, fragment_in, receive
-from tests.served import ATOM
-from tests.workers.crew import client_of
+from tests.partitioned.bus import FRAGMENTS, fragment_of_message, one_per_fragment, receive
+from tests.served import QUEUE_ENTRY
+from tests.workers.crew import connect_client
 
 if TYPE_CHECKING:
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
 
 KINDS = [("true", "true"), ("true", "false"), ("false", "true")]
 
 
 @pytest.mark.parametrize(("source", "destination"), KINDS)
 async def test_r119_r120_messages_are_forwarded_from_to_and_between_partitioned_entities_to_their_keys_fragments(
-    two_workers: Crew, source: str, destination: str
+    two_workers: MultiProcessServer, source: str, destination: str
 ) -> None:
-    end = two_workers.make_queue(EnablePartitioning=destination)
+    end = two_workers.create_queue(EnablePartitioning=destination)
     flag = f"<EnablePartitioning>{source}</EnablePartitioning>"
     entry, topic, forward = f"from-{end}", f"topic-of-{end}", f"<ForwardTo>{end}</ForwardTo>"
     for path, kind, content in (
@@ -28,14 +28,14 @@ async def test_r119_r120_messages_are_forwarded_from_to_and_between_partitioned_
         (topic, "TopicDescription", flag),
         (f"{topic}/subscriptions/all", "SubscriptionDescription", forward),
     ):
-        described = ATOM.format(content).replace("QueueDescription", kind)
-        two_workers.ask_any(None, "PUT", path, described, expected=201)
-    async with client_of(two_workers) as factory:
+        described = QUEUE_ENTRY.format(content).replace("QueueDescription", kind)
+        two_workers.request_any(None, "PUT", path, described, expected=201)
+    async with connect_client(two_workers) as factory:
         for path in (entry, topic):
             sender = factory.create_message_sender(path)
-            for message in everywhere():
+            for message in one_per_fragment():
                 await sender.send(message)
         found = await receive(factory.create_queue_client(end), 2 * FRAGMENTS)
-        places = sorted((int(message.text), fragment_in(message)) for message in found)
+        places = sorted((int(message.text), fragment_of_message(message)) for message in found)
         lies = [(number, number if destination == "true" else 0) for number in range(FRAGMENTS)]
         assert places == sorted([*lies, *lies])

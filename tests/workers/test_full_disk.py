@@ -21,8 +21,8 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.served import wait_until
-from tests.small_disk import fill, small_disk
-from tests.workers.crew import crew
+from tests.small_disk import fill_disk, small_disk
+from tests.workers.crew import run_multi_process_server
 from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory
 from twinbus.client.sync import MessagingFactory as SyncMessagingFactory
 from twinbus.model.errors import DiskFull, FragmentUnavailable
@@ -30,7 +30,7 @@ from twinbus.model.errors import DiskFull, FragmentUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
 
 JAVASCRIPT_SDK = Path(__file__).parents[1] / "sdk_js"
 REASON = (
@@ -38,13 +38,13 @@ REASON = (
     "with a lower --min-free. Stored messages can be received and settled"
 )
 TEXT = f"store 1 takes no messages: {REASON}"
-WELL = {"is_available": True, "takes_messages": True}
+HEALTHY = {"is_available": True, "takes_messages": True}
 
 
-class Struck(NamedTuple):
+class FullDiskServer(NamedTuple):
     """A server of two workers: `full` is a queue on the full disk, `other` is on the other one, `both` on both."""
 
-    server: Crew
+    server: MultiProcessServer
     filler: Path
     other: str
     full: str
@@ -58,12 +58,12 @@ class Struck(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
+def full_disk_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullDiskServer]:
     folder = tmp_path_factory.mktemp("disks")
     (folder / "roomy").mkdir()
     with (
         small_disk(folder / "small", 48) as small,
-        crew(
+        run_multi_process_server(
             folder,
             "--stores=2",
             f"--store-dir={folder / 'roomy'}",
@@ -71,63 +71,65 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
             "--min-free=16MiB",
         ) as server,
     ):
-        queues = server.make_queue(), server.make_queue(), server.make_queue(EnablePartitioning="true")
+        queues = server.create_queue(), server.create_queue(), server.create_queue(EnablePartitioning="true")
         server.send(queues[1], "stored before")
-        found = Struck(server, fill(small, leave_mebibytes=8), *queues)
-        with server.connected_to_each() as connections:
+        found = FullDiskServer(server, fill_disk(small, leave_mebibytes=8), *queues)
+        with server.connect_to_each() as connections:
             for connection in connections.values():
                 wait_until(partial(_knows, server, connection))
         yield found
 
 
-def _knows(server: Crew, connection: http.client.HTTPConnection) -> bool:
-    return "its disk is full" in server.ask_on(connection, "GET", "health", expected=200)
+def _knows(server: MultiProcessServer, connection: http.client.HTTPConnection) -> bool:
+    return "its disk is full" in server.request_on(connection, "GET", "health", expected=200)
 
 
-def test_health_names_the_store_whose_disk_is_full(struck: Struck) -> None:
+def test_health_names_the_store_whose_disk_is_full(full_disk_server: FullDiskServer) -> None:
     expected = {
         "status": "degraded",
         "reason": f"store 1: {REASON}",
         "stores": [
-            {"name": "0", **WELL},
+            {"name": "0", **HEALTHY},
             {"name": "1", "is_available": True, "takes_messages": False, "reason": REASON},
         ],
     }
-    with struck.server.connected_to_each() as connections:
+    with full_disk_server.server.connect_to_each() as connections:
         for connection in connections.values():
             connection.request("GET", "/health")
             answer = connection.getresponse()
             assert (answer.status, json.loads(answer.read())) == (200, expected)
-    assert struck.health("health?for=send") == (200, expected)  # the other store takes messages
+    assert full_disk_server.health("health?for=send") == (200, expected)  # the other store takes messages
 
 
-def test_plain_http_is_told(struck: Struck) -> None:
-    with struck.server.connected_to_each() as connections:
+def test_plain_http_is_told(full_disk_server: FullDiskServer) -> None:
+    with full_disk_server.server.connect_to_each() as connections:
         for connection in connections.values():
-            answer = struck.server.ask_on(connection, "POST", f"{struck.full}/messages", "x", expected=503)
+            answer = full_disk_server.server.request_on(
+                connection, "POST", f"{full_disk_server.full}/messages", "x", expected=503
+            )
             assert f"<Detail>{TEXT}" in answer
-            struck.server.send(struck.other, "x", connection)
+            full_disk_server.server.send(full_disk_server.other, "x", connection)
 
 
-def test_the_sdk_for_python_is_told(struck: Struck) -> None:
+def test_the_sdk_for_python_is_told(full_disk_server: FullDiskServer) -> None:
     with (
-        ServiceBusClient.from_connection_string(struck.server.connection_string, retry_total=0) as client,
-        client.get_queue_sender(struck.full) as sender,
+        ServiceBusClient.from_connection_string(full_disk_server.server.connection_string, retry_total=0) as client,
+        client.get_queue_sender(full_disk_server.full) as sender,
         pytest.raises(ServiceBusError) as caught,
     ):
         sender.send_messages(ServiceBusMessage("x"))
     assert TEXT in str(caught.value)
 
 
-async def test_the_aio_sdk_for_python_is_told(struck: Struck) -> None:
-    client = AsyncServiceBusClient.from_connection_string(struck.server.connection_string, retry_total=0)
-    async with client, client.get_queue_sender(struck.full) as sender:
+async def test_the_aio_sdk_for_python_is_told(full_disk_server: FullDiskServer) -> None:
+    client = AsyncServiceBusClient.from_connection_string(full_disk_server.server.connection_string, retry_total=0)
+    async with client, client.get_queue_sender(full_disk_server.full) as sender:
         with pytest.raises(ServiceBusError) as caught:
             await sender.send_messages(ServiceBusMessage("x"))
     assert TEXT in str(caught.value)
 
 
-def test_the_sdk_for_javascript_is_told(struck: Struck) -> None:
+def test_the_sdk_for_javascript_is_told(full_disk_server: FullDiskServer) -> None:
     program = """
         import { webcrypto } from "node:crypto";
         globalThis.crypto ??= webcrypto;
@@ -140,7 +142,7 @@ def test_the_sdk_for_javascript_is_told(struck: Struck) -> None:
     run = subprocess.run(
         ["node", "--input-type=module", "--eval", program],
         cwd=JAVASCRIPT_SDK,
-        env=os.environ | {"BUS": struck.server.connection_string, "QUEUE": struck.full},
+        env=os.environ | {"BUS": full_disk_server.server.connection_string, "QUEUE": full_disk_server.full},
         capture_output=True,
         encoding="utf-8",
         timeout=60,
@@ -151,10 +153,10 @@ def test_the_sdk_for_javascript_is_told(struck: Struck) -> None:
     assert TEXT in message
 
 
-async def test_our_client_is_told_with_an_error_of_its_own(struck: Struck) -> None:
-    given = struck.server.connection_string
+async def test_our_client_is_told_with_an_error_of_its_own(full_disk_server: FullDiskServer) -> None:
+    given = full_disk_server.server.connection_string
     async with MessagingFactory.from_connection_string(given, retry_policy=NO_RETRY) as factory:
-        sender = factory.create_message_sender(struck.full)
+        sender = factory.create_message_sender(full_disk_server.full)
         with pytest.raises(DiskFull) as caught:
             await sender.send(BrokeredMessage("x"))
         with pytest.raises(DiskFull):
@@ -162,20 +164,20 @@ async def test_our_client_is_told_with_an_error_of_its_own(struck: Struck) -> No
     assert str(caught.value) == TEXT
 
 
-def test_our_blocking_client_is_told_with_an_error_of_its_own(struck: Struck) -> None:
-    given = struck.server.connection_string
+def test_our_blocking_client_is_told_with_an_error_of_its_own(full_disk_server: FullDiskServer) -> None:
+    given = full_disk_server.server.connection_string
     with (
         SyncMessagingFactory.from_connection_string(given, retry_policy=NO_RETRY) as factory,
         pytest.raises(DiskFull) as caught,
     ):
-        factory.create_message_sender(struck.full).send(BrokeredMessage("x"))
+        factory.create_message_sender(full_disk_server.full).send(BrokeredMessage("x"))
     assert str(caught.value) == TEXT
 
 
-async def test_a_partitioned_queue_takes_messages_in_its_other_fragments(struck: Struck) -> None:
-    given = struck.server.connection_string
+async def test_a_partitioned_queue_takes_messages_in_its_other_fragments(full_disk_server: FullDiskServer) -> None:
+    given = full_disk_server.server.connection_string
     async with MessagingFactory.from_connection_string(given, retry_policy=NO_RETRY) as factory:
-        sender = factory.create_message_sender(struck.both)
+        sender = factory.create_message_sender(full_disk_server.both)
         for _ in range(16):
             await sender.send(BrokeredMessage("without a key"))
         with pytest.raises(FragmentUnavailable) as caught:  # noqa: PT012  # some keys lead to the other disk
@@ -185,10 +187,13 @@ async def test_a_partitioned_queue_takes_messages_in_its_other_fragments(struck:
     assert str(caught.value) == f"fragment {caught.value.fragment}: {TEXT}"
 
 
-def test_stored_messages_are_received_and_with_space_again_all_is_well(struck: Struck) -> None:
-    assert struck.server.take(struck.full) == "stored before"
-    struck.filler.unlink()
-    struck.server.wait_until_well()
-    assert struck.health() == (200, {"status": "ok", "stores": [{"name": "0", **WELL}, {"name": "1", **WELL}]})
-    struck.server.send(struck.full, "stored after")
-    assert struck.server.take(struck.full) == "stored after"
+def test_stored_messages_are_received_and_with_space_again_all_is_well(full_disk_server: FullDiskServer) -> None:
+    assert full_disk_server.server.receive_and_delete(full_disk_server.full) == "stored before"
+    full_disk_server.filler.unlink()
+    full_disk_server.server.wait_until_healthy()
+    assert full_disk_server.health() == (
+        200,
+        {"status": "ok", "stores": [{"name": "0", **HEALTHY}, {"name": "1", **HEALTHY}]},
+    )
+    full_disk_server.server.send(full_disk_server.full, "stored after")
+    assert full_disk_server.server.receive_and_delete(full_disk_server.full) == "stored after"

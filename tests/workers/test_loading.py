@@ -7,7 +7,7 @@ from random import Random
 
 from twinbus.broker.namespace import Namespace
 from twinbus.model.queue import QueueDescription
-from twinbus.server.replica import Replica
+from twinbus.server.replica import CatalogueReplica
 from twinbus.store.catalogue import QUEUE, EntityRow
 from twinbus.store.memory import MemoryDisk, MemoryStore
 from twinbus.testing.clock import FakeClock
@@ -17,8 +17,10 @@ COUNT = 1_000
 
 async def test_others_get_their_turns_while_many_entities_are_made() -> None:
     loop, turns = asyncio.get_running_loop(), 0
-    namespace = Namespace(clock=FakeClock(), random=Random(1), defer=loop.call_soon, on_failed=lambda _: None)
-    store = MemoryStore(MemoryDisk(), name="0", post=loop.call_soon)
+    namespace = Namespace(
+        clock=FakeClock(), random=Random(1), call_at_turn_end=loop.call_soon, on_failed=lambda _: None
+    )
+    store = MemoryStore(MemoryDisk(), name="0", post_call=loop.call_soon)
     namespace.add_store(store)
     rows = [
         EntityRow(
@@ -41,12 +43,12 @@ async def test_others_get_their_turns_while_many_entities_are_made() -> None:
 
     async def step() -> None:
         while True:
-            while store.pending:
+            while store.has_work:
                 store.step()
             await asyncio.sleep(0)
 
     beating, stepping = loop.create_task(beat()), loop.create_task(step())
-    await Replica(namespace, "contoso").load([(row, ()) for row in rows])
+    await CatalogueReplica(namespace, "contoso").load([(row, ()) for row in rows])
     stepping.cancel()
     await beating
     assert turns >= COUNT // 200

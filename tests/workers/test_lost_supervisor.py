@@ -9,34 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.served import ATOM, ServerFailed, wait_until
-from tests.workers.crew import Crew, crew, is_worker
+from tests.served import QUEUE_ENTRY, ServerFailed, wait_until
+from tests.workers.crew import MultiProcessServer, is_worker, run_multi_process_server
 
 
 def test_messages_flow_and_management_fails_cleanly(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=2) as server:
-        queues = [server.make_queue() for _ in range(4)]
+    with run_multi_process_server(tmp_path, workers=2) as server:
+        queues = [server.create_queue() for _ in range(4)]
         workers = server.workers().values()
-        with server.connected_to_each() as connections:
+        with server.connect_to_each() as connections:
             os.kill(server.pid, signal.SIGKILL)
             wait_until(lambda: server.log.count("the supervisor has ended") == 2)
             for connection in connections.values():
                 began_s = time.monotonic()
                 for method, path, body in (
-                    ("PUT", "new", ATOM.format("")),
+                    ("PUT", "new", QUEUE_ENTRY.format("")),
                     ("DELETE", queues[0], None),
                     ("PUT", f"$outage?path={queues[0]}&seconds=5", None),
                 ):
-                    refused = server.ask_on(connection, method, path, body, expected=503)
+                    refused = server.request_on(connection, method, path, body, expected=503)
                     assert "the process that keeps the catalogue is not there" in refused
                 assert time.monotonic() - began_s < 3
-                assert "QueueDescription" in server.ask_on(connection, "GET", queues[0], expected=200)
+                assert "QueueDescription" in server.request_on(connection, "GET", queues[0], expected=200)
                 for queue in queues:
                     server.send(queue, "flows", connection)
-                    assert server.take(queue, connection) == "flows"
+                    assert server.receive_and_delete(queue, connection) == "flows"
         for queue in queues:  # new connections, too
             server.send(queue, "kept")
-        second = Crew(tmp_path, "--workers=2")
+        second = MultiProcessServer(tmp_path, "--workers=2")
         with pytest.raises(ServerFailed, match=r"is in use by process \d+, workers \d+, \d+"):
             second.start()
         assert all(is_worker(pid) for pid in workers)
@@ -45,23 +45,23 @@ def test_messages_flow_and_management_fails_cleanly(tmp_path: Path) -> None:
         wait_until(lambda: not any(is_worker(pid) for pid in workers))
         left = Path((tmp_path / "data" / "run").read_text().strip())
         assert left.is_dir()
-        server.forget()
+        server.forget_supervisor()
         server.start()
         assert not left.exists()
-        assert [server.take(queue) for queue in queues] == ["kept"] * 4
+        assert [server.receive_and_delete(queue) for queue in queues] == ["kept"] * 4
 
 
 def test_a_worker_that_dies_then_costs_its_stores_alone(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=2) as server:
-        queues = [server.make_queue() for _ in range(2)]
-        with server.connected_to_each() as connections:
+    with run_multi_process_server(tmp_path, workers=2) as server:
+        queues = [server.create_queue() for _ in range(2)]
+        with server.connect_to_each() as connections:
             lost = server.workers()[1]
             os.kill(server.pid, signal.SIGKILL)
             os.kill(lost, signal.SIGKILL)
             wait_until(lambda: not is_worker(lost))
             server.send(queues[0], "flows", connections[0])
-            assert server.take(queues[0], connections[0]) == "flows"
-            server.ask_on(connections[0], "POST", f"{queues[1]}/messages", "lost", expected=503)
+            assert server.receive_and_delete(queues[0], connections[0]) == "flows"
+            server.request_on(connections[0], "POST", f"{queues[1]}/messages", "lost", expected=503)
         server.kill()
         server.start()
         server.send(queues[1], "flows again")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.served import ATOM
-from tests.workers.crew import crew
+from tests.served import QUEUE_ENTRY
+from tests.workers.crew import run_multi_process_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_all_is_there_with_any_number_of_processes(tmp_path: Path) -> None:
-    with crew(tmp_path, "--stores=4", workers=2) as server:
-        plain = [server.make_queue() for _ in range(4)]
-        server.ask("PUT", "spread", ATOM.format("<EnablePartitioning>true</EnablePartitioning>"), expected=201)
+    with run_multi_process_server(tmp_path, "--stores=4", workers=2) as server:
+        plain = [server.create_queue() for _ in range(4)]
+        server.request(
+            "PUT", "spread", QUEUE_ENTRY.format("<EnablePartitioning>true</EnablePartitioning>"), expected=201
+        )
         sent = [f"message {number}" for number in range(20)]
         for queue in (*plain, "spread"):
             for text in sent:
@@ -24,10 +26,10 @@ def test_all_is_there_with_any_number_of_processes(tmp_path: Path) -> None:
             server.options = ("contoso", f"--workers={count}")
             server.start()
             for queue in plain:
-                assert server.take(queue) == sent[0]
+                assert server.receive_and_delete(queue) == sent[0]
                 server.send(queue, sent[0])  # at the end
             plain_order = [*sent[1:], sent[0]]
             sent = plain_order
-        assert sorted(server.take("spread") for _ in range(20)) == sorted(sent)
+        assert sorted(server.receive_and_delete("spread") for _ in range(20)) == sorted(sent)
         for queue in plain:
-            assert [server.take(queue) for _ in range(20)] == sent
+            assert [server.receive_and_delete(queue) for _ in range(20)] == sent

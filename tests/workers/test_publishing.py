@@ -7,32 +7,32 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from twinbus.model.errors import InternalFault, StoreUnavailable
-from twinbus.server.workers.child import Step
-from twinbus.server.workers.fleet import Fleet
+from twinbus.server.workers.child import WorkerState
+from twinbus.server.workers.fleet import WorkerPool
 from twinbus.server.workers.words import Apply, OutageEnded
 
 if TYPE_CHECKING:
     import pytest
 
-    from twinbus.server.workers.child import Child
-    from twinbus.server.workers.words import Word
+    from twinbus.server.workers.child import WorkerProcess
+    from twinbus.server.workers.words import Message
 
 CHANGE = OutageEnded(None)
 
 
-class Line:
+class FakeControl:
     """A control socket that a test answers."""
 
     def __init__(self, answer: object = None) -> None:
-        self.said: list[Word] = []
-        self.asked: list[Word] = []
+        self.sent: list[Message] = []
+        self.requests: list[Message] = []
         self.answer = answer
 
-    def say(self, word: Word) -> None:
-        self.said.append(word)
+    def say(self, message: Message) -> None:
+        self.sent.append(message)
 
-    async def ask(self, word: Word, _kind: type, _timeout_s: float) -> object:
-        self.asked.append(word)
+    async def ask(self, message: Message, _kind: type, _timeout_s: float) -> object:
+        self.requests.append(message)
         if self.answer is asyncio.TimeoutError:
             await asyncio.Event().wait()
         if isinstance(self.answer, Exception):
@@ -40,15 +40,15 @@ class Line:
         return self.answer
 
 
-class Struck:
+class KillRecorder:
     """Which were killed, and why."""
 
-    def __init__(self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, fleet: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reasons: dict[int, str] = {}
-        for child in fleet.children:
+        for child in fleet.processes:
             monkeypatch.setattr(child, "kill", self._killer(child))
 
-    def _killer(self, child: Child) -> Any:  # noqa: ANN401  # as `kill`
+    def _killer(self, child: WorkerProcess) -> Any:  # noqa: ANN401  # as `kill`
         def kill(reason: str) -> None:
             self.reasons[child.number] = reason
 
@@ -58,43 +58,48 @@ class Struck:
 TIMEOUT_S = 0.05
 
 
-def fleet_of(*states: tuple[Step, Line]) -> Fleet:
+def make_fleet(*states: tuple[WorkerState, FakeControl]) -> WorkerPool:
     async def answer(_: object) -> None:
         """Nobody asks."""
 
     def nothing(*_: object) -> Any:  # noqa: ANN401  # is not called
         raise AssertionError
 
-    fleet = Fleet(
-        len(states), timeout_s=TIMEOUT_S, descriptors=[], make_start=nothing, answer=answer, on_buried=nothing
+    fleet = WorkerPool(
+        len(states),
+        timeout_s=TIMEOUT_S,
+        descriptors=[],
+        make_start=nothing,
+        handle_request=answer,
+        on_cleanup_finished=nothing,
     )
-    for child, (step, line) in zip(fleet.children, states, strict=True):
-        child.step = step
-        child.control = line  # type: ignore[assignment]  # as far as it is needed
+    for child, (step, line) in zip(fleet.processes, states, strict=True):
+        child.state = step
+        child.connection = line  # type: ignore[assignment]  # as far as it is needed
     return fleet
 
 
 async def test_those_that_serve_are_asked_those_that_load_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [Line() for _ in Step]
-    fleet = fleet_of(*zip(Step, lines, strict=True))
-    struck = Struck(fleet, monkeypatch)
+    lines = [FakeControl() for _ in WorkerState]
+    fleet = make_fleet(*zip(WorkerState, lines, strict=True))
+    struck = KillRecorder(fleet, monkeypatch)
     await fleet.publish(CHANGE)
     word = [Apply(1, CHANGE)]
-    asked = {step for step, line in zip(Step, lines, strict=True) if line.asked == word}
-    said = {step for step, line in zip(Step, lines, strict=True) if line.said == word}
-    assert asked == {Step.ADMITTED, Step.SERVING}
-    assert said == {Step.TOLD, Step.LOADED}
+    asked = {step for step, line in zip(WorkerState, lines, strict=True) if line.requests == word}
+    said = {step for step, line in zip(WorkerState, lines, strict=True) if line.sent == word}
+    assert asked == {WorkerState.ADMITTED, WorkerState.SERVING}
+    assert said == {WorkerState.LOADING, WorkerState.LOADED}
     assert struck.reasons == {}
     await fleet.publish(CHANGE)
-    assert lines[-1].asked == [Apply(1, CHANGE), Apply(2, CHANGE)]
+    assert lines[-1].requests == [Apply(1, CHANGE), Apply(2, CHANGE)]
 
 
 async def test_one_that_is_late_or_fails_is_killed_and_the_others_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [None, asyncio.TimeoutError, InternalFault("it failed")]
-    fleet = fleet_of(*[(Step.SERVING, Line(answer)) for answer in answers])
-    struck = Struck(fleet, monkeypatch)
+    fleet = make_fleet(*[(WorkerState.SERVING, FakeControl(answer)) for answer in answers])
+    struck = KillRecorder(fleet, monkeypatch)
     await fleet.publish(CHANGE)
     assert struck.reasons == {
         1: "it has not made a change of the catalogue within 0.05 s",
@@ -103,41 +108,43 @@ async def test_one_that_is_late_or_fails_is_killed_and_the_others_are_waited_for
 
 
 async def test_one_that_dies_meanwhile_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = fleet_of((Step.SERVING, Line()), (Step.SERVING, Line(StoreUnavailable("gone"))))
-    struck = Struck(fleet, monkeypatch)
+    fleet = make_fleet(
+        (WorkerState.SERVING, FakeControl()), (WorkerState.SERVING, FakeControl(StoreUnavailable("gone")))
+    )
+    struck = KillRecorder(fleet, monkeypatch)
 
     async def ask(*_: object) -> None:
-        fleet.children[1].step = Step.DOWN
+        fleet.processes[1].state = WorkerState.DOWN
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(fleet.children[1].control, "ask", ask)
+    monkeypatch.setattr(fleet.processes[1].connection, "request", ask)
     await fleet.publish(CHANGE)
     assert struck.reasons == {}
 
 
 async def test_one_that_died_meanwhile_and_is_back_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = fleet_of((Step.SERVING, Line()))
-    struck = Struck(fleet, monkeypatch)
+    fleet = make_fleet((WorkerState.SERVING, FakeControl()))
+    struck = KillRecorder(fleet, monkeypatch)
 
     async def ask(*_: object) -> None:
-        fleet.children[0].control = Line()  # type: ignore[assignment]  # of another life
+        fleet.processes[0].connection = FakeControl()  # type: ignore[assignment]  # of another life
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(fleet.children[0].control, "ask", ask)
+    monkeypatch.setattr(fleet.processes[0].connection, "request", ask)
     await fleet.publish(CHANGE)
     assert struck.reasons == {}
 
 
 async def test_why_one_was_killed_before_it_served_is_why_the_server_does_not_start() -> None:
-    child = fleet_of((Step.TOLD, Line())).children[0]
-    child._on_step = lambda _: None  # noqa: SLF001
+    child = make_fleet((WorkerState.LOADING, FakeControl())).processes[0]
+    child._on_state = lambda _: None  # noqa: SLF001
     child._process = SimpleNamespace(returncode=None, pid=7, kill=lambda: None)  # type: ignore[assignment]  # noqa: SLF001
     child.kill("it has given no sign of life for 60 s")
     assert child.failure == "worker 0 was killed: it has given no sign of life for 60 s"
 
 
 async def test_idle_times_are_not_known_while_one_is_down() -> None:
-    fleet = fleet_of((Step.SERVING, Line({1: 5.0})), (Step.SERVING, Line({1: 7.0})))
-    assert await fleet.idle_times() == [{1: 5.0}, {1: 7.0}]
-    fleet.children[1].step = Step.LOADED
-    assert await fleet.idle_times() is None
+    fleet = make_fleet((WorkerState.SERVING, FakeControl({1: 5.0})), (WorkerState.SERVING, FakeControl({1: 7.0})))
+    assert await fleet.idle_seconds() == [{1: 5.0}, {1: 7.0}]
+    fleet.processes[1].state = WorkerState.LOADED
+    assert await fleet.idle_seconds() is None

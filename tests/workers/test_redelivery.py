@@ -5,26 +5,26 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from tests.plain.entity import claim, names, orders, send_orders
-from tests.plain.raw import raw
+from tests.plain.entity import attach_exclusive_receiver, message_ids, order_ids, send_orders
+from tests.plain.raw import connect_raw
 from tests.plain.test_claims_across_hosts import counts
-from tests.workers.crew import crew
+from tests.workers.crew import run_multi_process_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 async def test_q17_messages_that_a_killed_worker_had_delivered_say_so_when_they_come_again(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=2) as server:
-        queues = [server.make_queue() for _ in range(4)]  # in stores of both
-        async with raw(server) as first:
+    with run_multi_process_server(tmp_path, workers=2) as server:
+        queues = [server.create_queue() for _ in range(4)]  # in stores of both
+        async with connect_raw(server) as first:
             for queue in queues:
                 await send_orders(first, queue, [1, 2])
-                assert len(await first.receive(await claim(first, queue, 1))) == 1
-            server.wait_for_another(1, server.strike(1, signal.SIGKILL))
-            server.wait_until_well()
-        async with raw(server) as second:
+                assert len(await first.receive(await attach_exclusive_receiver(first, queue, 1))) == 1
+            server.wait_for_replacement(1, server.signal_worker(1, signal.SIGKILL))
+            server.wait_until_healthy()
+        async with connect_raw(server) as second:
             for queue in queues:
-                found = await second.receive(await claim(second, queue, 2), 2)
-                assert names(found) == orders(1, 2)
+                found = await second.receive(await attach_exclusive_receiver(second, queue, 2), 2)
+                assert message_ids(found) == order_ids(1, 2)
                 assert (counts(found)[0] or 0) > 0, queue

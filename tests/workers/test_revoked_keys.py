@@ -7,15 +7,15 @@ from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tests.plain.raw import raw
-from tests.workers.crew import crew
+from tests.plain.raw import connect_raw
+from tests.workers.crew import run_multi_process_server
 from twinbus.amqp.sasl import Credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plain.raw import Raw
-    from tests.workers.crew import Crew
+    from tests.plain.raw import RawClient
+    from tests.workers.crew import MultiProcessServer
 
 WITHIN_S = 1.0
 CONNECTIONS = 6
@@ -27,18 +27,18 @@ RULE = (
 FIRST, SECOND, THIRD = ("Zmlyc3Qtc2VjcmV0LW9mLWEtcnVsZQ", "c2Vjb25kLXNlY3JldC1vZi1hLXJ1bGU", "dGhpcmQtc2VjcmV0LW9mLWE")
 
 
-def worker_of(server: Crew, client: Raw) -> int:
+def worker_of(server: MultiProcessServer, client: RawClient) -> int:
     connection: Any = SimpleNamespace(sock=client.peer.transport.get_extra_info("socket"))
-    return server.accepted_by(connection)
+    return server.worker_of_connection(connection)
 
 
 async def test_links_at_every_worker_end(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=2) as server:
-        queue = server.make_queue()
+    with run_multi_process_server(tmp_path, workers=2) as server:
+        queue = server.create_queue()
         server.update_queue(queue, AuthorizationRules=RULE.format(FIRST, SECOND))
         async with AsyncExitStack() as stack:
             clients = [
-                await stack.enter_async_context(raw(server, Credentials.plain("app", secret)))
+                await stack.enter_async_context(connect_raw(server, Credentials.plain("app", secret)))
                 for secret in (FIRST, SECOND) * (CONNECTIONS // 2)
             ]
             assert {worker_of(server, client) for client in clients} == {0, 1}
@@ -46,7 +46,7 @@ async def test_links_at_every_worker_end(tmp_path: Path) -> None:
             server.update_queue(queue, AuthorizationRules=RULE.format(THIRD, SECOND))
             async with asyncio.timeout(WITHIN_S):
                 for client, link in list(zip(clients, links, strict=True))[::2]:
-                    assert await client.detached(link) == "amqp:unauthorized-access"
+                    assert await client.detach_condition(link) == "amqp:unauthorized-access"
             for client in clients[1::2]:  # they have shown the other secret
                 await client.attach_sender(queue)
             assert all(link.is_attached for link in links[1::2])

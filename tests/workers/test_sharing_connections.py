@@ -11,66 +11,68 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import PATIENCE_S, wait_until
-from tests.silent import silent, still_open
-from tests.workers.crew import crew
+from tests.served import TIMEOUT_S, wait_until
+from tests.silent import count_open, open_silent_connections
+from tests.workers.crew import run_multi_process_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with crew(tmp_path_factory.mktemp("crew"), "--worker-timeout=60", "--max-connections=40", workers=3) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MultiProcessServer]:
+    with run_multi_process_server(
+        tmp_path_factory.mktemp("crew"), "--worker-timeout=60", "--max-connections=40", workers=3
+    ) as server:
         yield server
 
 
 @contextlib.contextmanager
-def connected(server: Crew, count: int) -> Iterator[list[http.client.HTTPConnection]]:
+def connected(server: MultiProcessServer, count: int) -> Iterator[list[http.client.HTTPConnection]]:
     """Some connections that stay open."""
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(count):
-            connection = http.client.HTTPConnection(server.host, server.http_port, timeout=PATIENCE_S)
+            connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
             stack.callback(connection.close)
-            server.ask_on(connection, "GET", "health", expected=200)
+            server.request_on(connection, "GET", "health", expected=200)
             connections.append(connection)
         yield connections
 
 
-def test_every_worker_gets_its_share_of_the_connections(server: Crew) -> None:
+def test_every_worker_gets_its_share_of_the_connections(server: MultiProcessServer) -> None:
     with connected(server, 30) as connections:
-        shares = Counter(map(server.accepted_by, connections))
+        shares = Counter(map(server.worker_of_connection, connections))
     assert sum(shares.values()) == 30
     assert min(shares[number] for number in range(3)) >= 7  # on a busy machine one may miss its turn
 
 
-def test_a_stopped_worker_takes_nobody_from_the_others(server: Crew) -> None:
-    server.strike(2, signal.SIGSTOP)
+def test_a_stopped_worker_takes_nobody_from_the_others(server: MultiProcessServer) -> None:
+    server.signal_worker(2, signal.SIGSTOP)
     try:
         began_s = time.monotonic()
         with connected(server, 20) as connections:
-            shares = Counter(map(server.accepted_by, connections))
+            shares = Counter(map(server.worker_of_connection, connections))
             assert set(shares) == {0, 1}
             assert min(shares.values()) >= 5
         assert time.monotonic() - began_s < 5
     finally:
-        server.strike(2, signal.SIGCONT)
+        server.signal_worker(2, signal.SIGCONT)
 
 
-def test_who_comes_back_gets_the_next_ones(server: Crew) -> None:
+def test_who_comes_back_gets_the_next_ones(server: MultiProcessServer) -> None:
     with connected(server, 6):
-        pid = server.strike(1, signal.SIGKILL)
-        server.wait_for_another(1, pid)
+        pid = server.signal_worker(1, signal.SIGKILL)
+        server.wait_for_replacement(1, pid)
         with connected(server, 2) as connections:
-            assert 1 in map(server.accepted_by, connections)
+            assert 1 in map(server.worker_of_connection, connections)
 
 
-def test_silent_connections_are_limited_in_each_worker_and_keep_nobody_out(server: Crew) -> None:
-    with silent(server, 400) as sockets:
+def test_silent_connections_are_limited_in_each_worker_and_keep_nobody_out(server: MultiProcessServer) -> None:
+    with open_silent_connections(server, 400) as sockets:
         with connected(server, 3):
-            wait_until(lambda: still_open(sockets) <= 3 * 20, patience_s=5)  # half of 40: all are of one address
-        queue = server.make_queue()
-        assert server.counts(queue) == (0, 0)
+            wait_until(lambda: count_open(sockets) <= 3 * 20, timeout_s=5)  # half of 40: all are of one address
+        queue = server.create_queue()
+        assert server.message_counts(queue) == (0, 0)

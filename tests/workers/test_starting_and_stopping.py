@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.served import wait_until
-from tests.workers.crew import crew, is_worker
+from tests.workers.crew import is_worker, run_multi_process_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
 
 
 @pytest.fixture(scope="module")
@@ -32,43 +32,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(folder: Path) -> Iterator[Crew]:
-    with crew(folder, workers=3) as server:
+def running_server(folder: Path) -> Iterator[MultiProcessServer]:
+    with run_multi_process_server(folder, workers=3) as server:
         yield server
 
 
-def test_the_ready_file_is_there_when_all_workers_serve(running: Crew) -> None:
-    workers = running.workers()
+def test_the_ready_file_is_there_when_all_workers_serve(running_server: MultiProcessServer) -> None:
+    workers = running_server.workers()
     assert set(workers) == {0, 1, 2}
-    assert all(re.search(rf"worker {number} serves pid={pid}\b", running.log) for number, pid in workers.items())
-    assert running.pid not in workers.values()
-    ports = {running.amqp_port, running.http_port, running.https_port}
+    assert all(re.search(rf"worker {number} serves pid={pid}\b", running_server.log) for number, pid in workers.items())
+    assert running_server.pid not in workers.values()
+    ports = {running_server.amqp_port, running_server.http_port, running_server.https_port}
     assert len(ports) == 3
-    assert all(json.loads(running.ask_each("GET", "health", expected=200)[number]) for number in workers)
+    assert all(json.loads(running_server.request_each("GET", "health", expected=200)[number]) for number in workers)
 
 
-def test_every_way_in_is_open(running: Crew) -> None:
-    context = ssl.create_default_context(cafile=running.ca_file)
+def test_every_way_in_is_open(running_server: MultiProcessServer) -> None:
+    context = ssl.create_default_context(cafile=running_server.ca_file)
     for port, is_secure, greeting in (
-        (running.amqp_port, False, b"AMQP\x00\x01\x00\x00"),
+        (running_server.amqp_port, False, b"AMQP\x00\x01\x00\x00"),
         (5671, True, b"AMQP\x00\x01\x00\x00"),
-        (running.http_port, False, b"GET /health HTTP/1.0\r\n\r\n"),
-        (running.https_port, True, b"GET /health HTTP/1.0\r\n\r\n"),
+        (running_server.http_port, False, b"GET /health HTTP/1.0\r\n\r\n"),
+        (running_server.https_port, True, b"GET /health HTTP/1.0\r\n\r\n"),
     ):
-        with socket.create_connection((running.host, port), timeout=10) as plain:
-            sock = context.wrap_socket(plain, server_hostname=running.host) if is_secure else plain
+        with socket.create_connection((running_server.host, port), timeout=10) as plain:
+            sock = context.wrap_socket(plain, server_hostname=running_server.host) if is_secure else plain
             sock.sendall(greeting)
             assert sock.recv(4) in (b"AMQP", b"HTTP")
             sock.close()
 
 
-def test_a_second_server_is_refused(folder: Path, running: Crew) -> None:
+def test_a_second_server_is_refused(folder: Path, running_server: MultiProcessServer) -> None:
     output = serve(folder / "data", "--workers=1")
-    assert f"is in use by process {running.pid}, workers " in output
+    assert f"is in use by process {running_server.pid}, workers " in output
 
 
 def test_sigterm_leaves_no_process_no_folder_and_no_ready_file(tmp_path: Path) -> None:
-    with crew(tmp_path, workers=3) as server:
+    with run_multi_process_server(tmp_path, workers=3) as server:
         workers = server.workers().values()
         folder = Path((tmp_path / "data" / "run").read_text().strip())
         assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock"]
@@ -80,7 +80,7 @@ def test_sigterm_leaves_no_process_no_folder_and_no_ready_file(tmp_path: Path) -
 
 
 def test_a_worker_whose_store_is_broken_keeps_the_server_from_starting(tmp_path: Path) -> None:
-    with crew(tmp_path) as server:
+    with run_multi_process_server(tmp_path) as server:
         server.stop()
     store = tmp_path / "data" / "stores" / "1"
     shutil.rmtree(store)
@@ -109,8 +109,8 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 def test_records_of_workers_say_which_it_was(tmp_path: Path) -> None:
-    with crew(tmp_path, "--log-format=json") as server:
-        server.make_queue()
+    with run_multi_process_server(tmp_path, "--log-format=json") as server:
+        server.create_queue()
         created = [json.loads(line) for line in server.log.splitlines() if "created" in line]
         assert sorted(record["worker"] for record in created if record["message"] == "queue created") == [0, 1]
         first = json.loads(server.log.splitlines()[0])
@@ -134,15 +134,15 @@ def test_the_configuration_is_there_when_it_serves(tmp_path: Path) -> None:
         sql = "colour = 'red'"
         """
     )
-    with crew(tmp_path, f"--config={config}") as server:
-        for answer in server.ask_each("GET", "orders", expected=200).values():
+    with run_multi_process_server(tmp_path, f"--config={config}") as server:
+        for answer in server.request_each("GET", "orders", expected=200).values():
             assert "MaxDeliveryCount>3<" in answer
-        for answer in server.ask_each("GET", "news/Subscriptions/all/Rules", expected=200).values():
+        for answer in server.request_each("GET", "news/Subscriptions/all/Rules", expected=200).values():
             assert "colour = 'red'" in answer
         server.stop()
         config.write_text('[[queues]]\nname = "orders"\nmax_delivery_count = 4')
         server.start()
-        for answer in server.ask_each("GET", "orders", expected=200).values():
+        for answer in server.request_each("GET", "orders", expected=200).values():
             assert "MaxDeliveryCount>4<" in answer
 
 
@@ -167,7 +167,7 @@ def test_ctrl_c_stops_all_of_them_well(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*command, *ports, f"--ready-file={ready}"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        wait_until(ready.exists, patience_s=40)
+        wait_until(ready.exists, timeout_s=40)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, output = process.communicate(timeout=30)
     assert process.returncode == 0, output

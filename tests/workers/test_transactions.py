@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.partitioned.bus import fragment_in, key_of, numbered, receive, texts
-from tests.workers.crew import client_of
+from tests.partitioned.bus import fragment_of_message, key_for_fragment, numbered_messages, receive, texts
+from tests.workers.crew import connect_client
 from twinbus.amqp.message import Properties, build, data
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import NotAllowed, TransactionRolledBack
@@ -19,14 +19,14 @@ from twinbus.model.partition_key import fragment_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.workers.crew import Crew
+    from tests.workers.crew import MultiProcessServer
     from twinbus.client import MessagingFactory, QueueClient, Transaction
 
-KEYS = [key_of(0), key_of(1)]
+KEYS = [key_for_fragment(0), key_for_fragment(1)]
 """One of each process, whichever the client is connected to."""
 
 
-class Orders:
+class OrdersQueue:
     """A queue, with a client of its own and another one that looks at it."""
 
     def __init__(self, factory: MessagingFactory, other: MessagingFactory, queue: str) -> None:
@@ -50,33 +50,33 @@ class Orders:
 
 
 @asynccontextmanager
-async def orders_of(server: Crew, **elements: Any) -> AsyncIterator[Orders]:  # noqa: ANN401  # of a description
-    queue = server.make_queue(**{"EnablePartitioning": "true"} | elements)
-    async with client_of(server) as factory, client_of(server) as other:
-        yield Orders(factory, other, queue)
+async def orders_of(server: MultiProcessServer, **elements: Any) -> AsyncIterator[OrdersQueue]:  # noqa: ANN401  # of a description
+    queue = server.create_queue(**{"EnablePartitioning": "true"} | elements)
+    async with connect_client(server) as factory, connect_client(server) as other:
+        yield OrdersQueue(factory, other, queue)
 
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("name", ["session_id", "partition_key"])
 async def test_r096_r115_r126_r127_the_messages_of_a_transaction_appear_together_in_one_fragment_when_it_is_committed(
-    two_workers: Crew, name: str, key: str
+    two_workers: MultiProcessServer, name: str, key: str
 ) -> None:
     async with orders_of(two_workers) as orders:
         transaction = orders.factory.transaction()
-        for message in numbered(3, **{name: key}):
+        for message in numbered_messages(3, **{name: key}):
             await orders.client.send(message, transaction=transaction)
-        await orders.client.send_batch(numbered(2, **{name: key}), transaction=transaction)
+        await orders.client.send_batch(numbered_messages(2, **{name: key}), transaction=transaction)
         assert await orders.seen() == []
         assert await orders.client.receive(timeout=0) is None
         await transaction.commit()
         found = await receive(orders.client, 5)
         assert texts(found) == ["0", "1", "2", "0", "1"]
-        assert {fragment_in(message) for message in found} == {fragment_of(key.encode())}
+        assert {fragment_of_message(message) for message in found} == {fragment_of(key.encode())}
 
 
 @pytest.mark.parametrize("partitioned", ["true", "false"])
 async def test_r127_nothing_of_a_transaction_is_visible_without_a_commit_or_after_a_rollback(
-    two_workers: Crew, partitioned: str
+    two_workers: MultiProcessServer, partitioned: str
 ) -> None:
     async with orders_of(two_workers, EnablePartitioning=partitioned) as orders:
         for key in KEYS:
@@ -90,13 +90,15 @@ async def test_r127_nothing_of_a_transaction_is_visible_without_a_commit_or_afte
             assert await orders.seen() == ["order"]
             await orders.client.complete(order)  # its lock is what it was
             assert await orders.seen() == []
-            async with client_of(two_workers) as lost:  # its connection ends without a commit
+            async with connect_client(two_workers) as lost:  # its connection ends without a commit
                 sender = lost.create_message_sender(orders.client.path)
                 await sender.send(BrokeredMessage("forgotten", partition_key=key), transaction=lost.transaction())
             assert await orders.seen() == []
 
 
-async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected_and_only_there(two_workers: Crew) -> None:
+async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected_and_only_there(
+    two_workers: MultiProcessServer,
+) -> None:
     async with orders_of(two_workers, RequiresDuplicateDetection="true") as orders:
         for _ in range(2):
             async with orders.factory.transaction() as transaction:
@@ -106,9 +108,12 @@ async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected_and_
         await orders.refuses(BrokeredMessage("x", message_id="order 1"), because="has a session id or a partition key")
 
 
-async def test_r116_messages_of_several_keys_are_refused(two_workers: Crew) -> None:
+async def test_r116_messages_of_several_keys_are_refused(two_workers: MultiProcessServer) -> None:
     async with orders_of(two_workers) as orders:
-        for first, second in (KEYS, (key_of(3, 0), key_of(3, 1))):  # also if both lead to one fragment
+        for first, second in (
+            KEYS,
+            (key_for_fragment(3, 0), key_for_fragment(3, 1)),
+        ):  # also if both lead to one fragment
             transaction = orders.factory.transaction()
             await orders.client.send(BrokeredMessage("x", partition_key=first), transaction=transaction)
             message = BrokeredMessage("y", partition_key=second)
@@ -116,7 +121,7 @@ async def test_r116_messages_of_several_keys_are_refused(two_workers: Crew) -> N
 
 
 async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id_and_no_other_partition_key(
-    two_workers: Crew,
+    two_workers: MultiProcessServer,
 ) -> None:
     async with orders_of(two_workers, RequiresSession="true") as orders:
         await orders.refuses(BrokeredMessage("x", partition_key="apples"), because="session")
@@ -141,7 +146,7 @@ async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id_and_no
 
 @pytest.mark.parametrize("partitioned", ["true", "false"])
 async def test_r118_several_sessions_in_one_transaction_are_for_plain_entities_only(
-    two_workers: Crew, partitioned: str
+    two_workers: MultiProcessServer, partitioned: str
 ) -> None:
     async with orders_of(two_workers, EnablePartitioning=partitioned, RequiresSession="true") as orders:
         transaction = orders.factory.transaction()

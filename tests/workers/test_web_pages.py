@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.workers.crew import crew
+from tests.workers.crew import run_multi_process_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def test_every_worker_refuses_a_name_that_is_not_ours(tmp_path: Path) -> None:
     with (
-        crew(tmp_path, "--emulator-key", "--allowed-host=friend.example", workers=2) as server,
-        server.connected_to_each() as connections,
+        run_multi_process_server(tmp_path, "--emulator-key", "--allowed-host=friend.example", workers=2) as server,
+        server.connect_to_each() as connections,
     ):
         for connection in connections.values():
             for host, status in (
@@ -22,4 +22,4 @@ def test_every_worker_refuses_a_name_that_is_not_ours(tmp_path: Path) -> None:
                 ("localhost", 200),
                 (server.host, 200),
             ):
-                server.ask_on(connection, "GET", "health", expected=status, headers={"Host": host})
+                server.request_on(connection, "GET", "health", expected=status, headers={"Host": host})

@@ -15,19 +15,27 @@ from __future__ import annotations
 
 from typing import Final
 
-LOOK_AGAIN_S: Final = 0.5
+RECHECK_S: Final = 0.5
 """When a peer that seems to be silent is looked at again, before it is given up. Its frames may be in the socket: the
 loop was busy, or this process was stopped for a while. By the second look what had come is read."""
-_ASKS: Final = 3
+_HEARTBEATS_PER_LIMIT: Final = 3
 """In the limit."""
 _ALMOST: Final = 0.9
 """A timer that fires a little early must not cost a whole interval."""
 
 
-class Agreement:
+class SilenceLimit:
     """Of one connection."""
 
-    __slots__ = ("_asked_s", "_doubted_s", "_is_client", "_progress_s", "_unanswered", "confirmed_s", "limit_s")
+    __slots__ = (
+        "_heartbeat_s",
+        "_is_client",
+        "_progress_s",
+        "_suspected_s",
+        "_unanswered_heartbeats",
+        "confirmed_s",
+        "limit_s",
+    )
 
     def __init__(self, *, is_client: bool, now: float) -> None:
         """Nothing is agreed."""
@@ -37,53 +45,53 @@ class Agreement:
         """On a client: the server has heard us since then. Kept only while there is an agreement."""
         self._is_client = is_client
         self._progress_s = now
-        self._asked_s = now
-        self._unanswered: list[float] = []
+        self._heartbeat_s = now
+        self._unanswered_heartbeats: list[float] = []
         """When empty frames were sent that the server has not answered: a few."""
-        self._doubted_s: float | None = None
+        self._suspected_s: float | None = None
         """When the peer was found to be silent; None if it was not."""
 
-    def change(self, limit_s: float) -> None:
+    def set_limit(self, limit_s: float) -> None:
         """Agree on a limit, on another one, or (0) on none any more."""
         self.limit_s = limit_s
-        self._doubted_s = None
+        self._suspected_s = None
 
-    def answered(self) -> None:
+    def on_heartbeat_answered(self) -> None:
         """An empty frame came from the server. The answers to frames of an earlier agreement come first."""
-        if self._unanswered:
-            self.confirmed_s = self._unanswered.pop(0)
+        if self._unanswered_heartbeats:
+            self.confirmed_s = self._unanswered_heartbeats.pop(0)
 
     def note_progress(self, now: float) -> None:
         """The peer takes our output: a sign of life while we do not read from it."""
         self._progress_s = now
 
-    def is_broken(self, now: float, last_received: float) -> bool:
+    def is_exceeded(self, now: float, last_received: float) -> bool:
         """Whether the peer is to be given up: it was silent for longer than agreed, and still is at a second look."""
-        if now - self._heard_s(last_received) < self.limit_s:
-            self._doubted_s = None
+        if now - self._last_sign_of_life_s(last_received) < self.limit_s:
+            self._suspected_s = None
             return False
-        if self._doubted_s is None:
-            self._doubted_s = now
+        if self._suspected_s is None:
+            self._suspected_s = now
             return False
-        return now - self._doubted_s >= LOOK_AGAIN_S * _ALMOST
+        return now - self._suspected_s >= RECHECK_S * _ALMOST
 
-    def asks(self, now: float) -> bool:
+    def take_heartbeat_due(self, now: float) -> bool:
         """Whether the client sends an empty frame now: it is due, or the server seems to be silent."""
         if not self._is_client:
             return False
-        if self._doubted_s != now and now - self._asked_s < self.limit_s / _ASKS * _ALMOST:
+        if self._suspected_s != now and now - self._heartbeat_s < self.limit_s / _HEARTBEATS_PER_LIMIT * _ALMOST:
             return False
-        self._unanswered.append(now)
-        self._asked_s = now
+        self._unanswered_heartbeats.append(now)
+        self._heartbeat_s = now
         return True
 
-    def next_look_in_s(self, now: float, last_received: float) -> float:
+    def next_check_in_s(self, now: float, last_received: float) -> float:
         """When this is to be asked again, from now on."""
-        if self._doubted_s is not None:
-            due_s = self._doubted_s + LOOK_AGAIN_S
+        if self._suspected_s is not None:
+            due_s = self._suspected_s + RECHECK_S
         else:
-            due_s = self._heard_s(last_received) + self.limit_s
-        return min(due_s - now, self.limit_s / _ASKS) if self._is_client else due_s - now
+            due_s = self._last_sign_of_life_s(last_received) + self.limit_s
+        return min(due_s - now, self.limit_s / _HEARTBEATS_PER_LIMIT) if self._is_client else due_s - now
 
-    def _heard_s(self, last_received: float) -> float:
+    def _last_sign_of_life_s(self, last_received: float) -> float:
         return max(last_received, self._progress_s)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
-from twinbus.amqp.peers import Listener, Peers
+from twinbus.amqp.peers import AcceptedPeers, Listener
 from twinbus.amqp.performatives import Error
-from twinbus.amqp.reading import Reading
+from twinbus.amqp.reading import PeerInput
 
 if TYPE_CHECKING:
     import ssl
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
-    from twinbus.amqp.peers import Accepting, Serve, Slot
+    from twinbus.amqp.peers import AcceptingServer, ConnectionSlot, StartAccepting
 
 log: Final = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER: Final = 1_048_576
 """Bytes the socket has not taken yet, above which the handler should send no more messages."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
-LAST_WORDS_S: Final = 10.0
+CLOSE_GRACE_S: Final = 10.0
 """How long a peer may take to read what was sent to it last."""
-_ENDS: Final = (LinkDetached, SessionEnded, ConnectionClosed)
+_END_EVENTS: Final = (LinkDetached, SessionEnded, ConnectionClosed)
 
 
 class Handler(Protocol):
@@ -64,8 +64,8 @@ class Peer(asyncio.Protocol):
         self,
         make_handler: Callable[[Peer], Handler],
         connection: Connection,
-        others: Peers | None = None,
-        slot: Slot | None = None,
+        accepted_peers: AcceptedPeers | None = None,
+        slot: ConnectionSlot | None = None,
     ) -> None:
         """`others` came the same way; `slot` is its place in the process. The handler is made after TLS, if any."""
         self.connection = connection
@@ -80,23 +80,23 @@ class Peer(asyncio.Protocol):
         """Done when the socket is gone."""
         self.handler: Handler | None = None
         self._make_handler = make_handler
-        self._others = others
+        self._accepted_peers = accepted_peers
         self._slot = slot
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._flush_is_due = False
-        self._holds = 0
-        self._reading = Reading(self, connection, self._loop)
-        self._has_failed = False
-        self._pace: object = None
+        self._output_holds = 0
+        self._input = PeerInput(self, connection, self._loop)
+        self._has_handler_failed = False
+        self._timer_key: object = None
 
     # --- asyncio calls these ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Speak first if the engine has something to say (a client has)."""
         self.transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
-        self._guard(self._start_handler)
-        if self.handler is None or (self._others is not None and not self._others.admit(self)):
+        self._call_handler(self._start_handler)
+        if self.handler is None or (self._accepted_peers is not None and not self._accepted_peers.admit(self)):
             self.transport.abort()
             return
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
@@ -106,18 +106,18 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler answer, and send all answers in one write."""
         self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
-        self._reading.receive(data)
+        self._input.receive(data)
 
     def pause_writing(self) -> None:
         """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
         self.is_writable = False
-        self._reading.balance()
+        self._input.update_paused()
 
     def resume_writing(self) -> None:
         """The socket takes data again."""
         self.is_writable = True
-        self._reading.balance()
-        self._tell_writable()
+        self._input.update_paused()
+        self._notify_writable()
         self.flush_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -129,15 +129,15 @@ class Peer(asyncio.Protocol):
         self.is_writable = False
         self.handle(self.connection.receive_eof())
         self.lost.set_result(None)
-        if self._others is not None:
-            self._others.peers.discard(self)
+        if self._accepted_peers is not None:
+            self._accepted_peers.peers.discard(self)
 
     # --- the program calls these --------------------------------------------------------------------------------------
 
     @property
-    def turn_s(self) -> float:
+    def time_slice_s(self) -> float:
         """How long this peer's input may be handled at a time, for transports that decode the input themselves."""
-        return self._reading.turn_s
+        return self._input.time_slice_s
 
     def authenticated(self) -> None:
         """The client has proved who it is: its connection is not dropped to make room for others."""
@@ -146,14 +146,14 @@ class Peer(asyncio.Protocol):
 
     def hold_output(self) -> Callable[[], None]:
         """Send nothing until what is returned is called: something has to happen elsewhere before."""
-        self._holds += 1
+        self._output_holds += 1
         is_held = True
 
         def release() -> None:
             nonlocal is_held
             if is_held:
                 is_held = False
-                self._holds -= 1
+                self._output_holds -= 1
                 self.flush_soon()
 
         return release
@@ -161,21 +161,21 @@ class Peer(asyncio.Protocol):
     def flush(self) -> None:
         """Send what is queued now."""
         transport, connection = self.transport, self.connection
-        if transport.is_closing() or self._holds:
+        if transport.is_closing() or self._output_holds:
             return
-        self._reading.go_on()
+        self._input.read_held()
         data = connection.data_to_send()
         if data:
             transport.write(data)
             if self.awaits_window and self.is_writable and connection.queued_bytes <= WRITE_HIGH_WATER:
                 self.awaits_window = False
-                self._loop.call_soon(self._tell_writable)
+                self._loop.call_soon(self._notify_writable)
         if connection.is_finished:
             transport.close()
-            self._loop.call_later(LAST_WORDS_S, transport.abort)
+            self._loop.call_later(CLOSE_GRACE_S, transport.abort)
         else:
-            self._reading.balance()
-            self._keep_pace()
+            self._input.update_paused()
+            self._reset_timer()
 
     def flush_soon(self) -> None:
         """Send what is queued at the end of this turn of the loop: many answers, one write. The engine asks for it."""
@@ -199,19 +199,19 @@ class Peer(asyncio.Protocol):
     def handle(self, events: list[Event]) -> None:
         """Give the handler what happened."""
         for event in events:
-            if self.handler is not None and (not self._has_failed or isinstance(event, _ENDS)):
-                self._guard(self.handler.on_event, event)
+            if self.handler is not None and (not self._has_handler_failed or isinstance(event, _END_EVENTS)):
+                self._call_handler(self.handler.on_event, event)
 
     def _start_handler(self) -> None:
         self.handler = self._make_handler(self)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> None:
+    def _call_handler(self, call: Callable[..., None], *arguments: object) -> None:
         """A fault of the handler's costs its own connection, and nobody else's."""
         try:
             call(*arguments)
         except Exception:
             log.exception("the handler of %r failed: the connection is closed", self.connection)
-            self._has_failed = True
+            self._has_handler_failed = True
             self.close(Error(condition=INTERNAL_ERROR, description="internal error"))
 
     def flush_due(self) -> None:
@@ -219,27 +219,27 @@ class Peer(asyncio.Protocol):
         self._flush_is_due = False
         self.flush()
 
-    def _tell_writable(self) -> None:
+    def _notify_writable(self) -> None:
         if self.handler is not None and not self.lost.done():
-            self._guard(self.handler.on_writable)
+            self._call_handler(self.handler.on_writable)
 
     def _tick(self) -> None:
         now = self._loop.time()
-        self._reading.excuse_silence(now)
+        self._input.excuse_paused_peer(now)
         self.handle(self.connection.tick(now))
-        self._pace = None
+        self._timer_key = None
         self.flush()
 
-    def _keep_pace(self) -> None:
+    def _reset_timer(self) -> None:
         """Set the timer, anew if something has changed by which a tick is due at another time."""
         connection = self.connection
-        limit_s = connection.agreement.limit_s
+        limit_s = connection.silence_limit.limit_s
         pace = (connection.local_state, connection.remote_state, limit_s, limit_s and not self.is_writable)
-        if pace != self._pace:
-            self._pace = pace
+        if pace != self._timer_key:
+            self._timer_key = pace
             if self._timer is not None:
                 self._timer.cancel()
-            wait_s = min(connection.tick_in_s(self._loop.time()), self._reading.look_in_s)
+            wait_s = min(connection.tick_in_s(self._loop.time()), self._input.check_in_s)
             self._timer = self._loop.call_later(wait_s, self._tick)
 
 
@@ -249,7 +249,7 @@ async def listen(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    serve: Serve | None = None,
+    serve: StartAccepting | None = None,
     tls: ssl.SSLContext | None = None,
     max_connections: int = 10_000,
 ) -> Listener:
@@ -259,7 +259,7 @@ async def listen(
     """
     listener, loop = Listener(max_connections if serve is None else None), asyncio.get_running_loop()
     make_peer = lambda slot=None: Peer(make_handler, make_connection(loop.time()), listener, slot)  # noqa: E731
-    server: Accepting
+    server: AcceptingServer
     if serve is not None:
         server = await serve(make_peer, tls, TLS_HANDSHAKE_TIMEOUT_S)
     else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldType:
     """What a field may hold: `read` checks and converts a decoded value, `write` encodes one."""
 
     name: str
@@ -53,7 +53,7 @@ def _write_symbolic_map(out: bytearray, value: dict[object, object]) -> None:
     )
 
 
-def _symbolic_map(name: str, *key_types: type) -> Kind:
+def _symbolic_map(name: str, *key_types: type) -> FieldType:
     """A map whose keys are symbols, or of other types given. Strings are forgiven, as brokers in the wild do."""
     allowed = (str, *key_types)
 
@@ -62,7 +62,7 @@ def _symbolic_map(name: str, *key_types: type) -> Kind:
             raise TypeError
         return value
 
-    return Kind(name, read, _write_symbolic_map)
+    return FieldType(name, read, _write_symbolic_map)
 
 
 def _read_symbols(value: object) -> tuple[str, ...]:
@@ -90,24 +90,24 @@ def _write_any(out: bytearray, value: object) -> None:
         encode.write(out, value)
 
 
-BOOLEAN: Final = Kind("boolean", _exactly(bool), encode.write_boolean)
-UBYTE: Final = Kind("ubyte", _exactly(UByte), encode.write_ubyte)
-USHORT: Final = Kind("ushort", _exactly(UShort), encode.write_ushort)
-UINT: Final = Kind("uint", _exactly(UInt), encode.write_uint)
-ULONG: Final = Kind("ulong", _exactly(ULong), encode.write_ulong)
-TIMESTAMP: Final = Kind("timestamp", _exactly(Timestamp), encode.write_timestamp)
-STRING: Final = Kind("string", _exactly(str), encode.write_string)
-SYMBOL: Final = Kind("symbol", _exactly(Symbol), encode.write_symbol)
-SYMBOLS: Final = Kind("symbol, one or more", _read_symbols, encode.write_symbols)
-BINARY: Final = Kind("binary", _exactly(bytes), encode.write_binary)
-MAP: Final = Kind("map", _read_map, encode.write)
+BOOLEAN: Final = FieldType("boolean", _exactly(bool), encode.write_boolean)
+UBYTE: Final = FieldType("ubyte", _exactly(UByte), encode.write_ubyte)
+USHORT: Final = FieldType("ushort", _exactly(UShort), encode.write_ushort)
+UINT: Final = FieldType("uint", _exactly(UInt), encode.write_uint)
+ULONG: Final = FieldType("ulong", _exactly(ULong), encode.write_ulong)
+TIMESTAMP: Final = FieldType("timestamp", _exactly(Timestamp), encode.write_timestamp)
+STRING: Final = FieldType("string", _exactly(str), encode.write_string)
+SYMBOL: Final = FieldType("symbol", _exactly(Symbol), encode.write_symbol)
+SYMBOLS: Final = FieldType("symbol, one or more", _read_symbols, encode.write_symbols)
+BINARY: Final = FieldType("binary", _exactly(bytes), encode.write_binary)
+MAP: Final = FieldType("map", _read_map, encode.write)
 FIELDS: Final = _symbolic_map("map with symbolic keys")
 ANNOTATIONS: Final = _symbolic_map("map with symbolic or ulong keys", ULong)
-MESSAGE_ID: Final = Kind("message-id", _read_message_id, encode.write)
-ANY: Final = Kind("any value", _read_composite, _write_any)
+MESSAGE_ID: Final = FieldType("message-id", _read_message_id, encode.write)
+ANY: Final = FieldType("any value", _read_composite, _write_any)
 
 
-def one_of(*classes: type[Composite]) -> Kind:
+def one_of(*classes: type[Composite]) -> FieldType:
     """A field that holds one of these composites."""
 
     def read(value: object) -> object:
@@ -116,12 +116,12 @@ def one_of(*classes: type[Composite]) -> Kind:
             raise TypeError
         return found
 
-    return Kind(" or ".join(cls.__name__ for cls in classes), read, _write_any)
+    return FieldType(" or ".join(cls.__name__ for cls in classes), read, _write_any)
 
 
-def of(kind: Kind, **default: object) -> Any:  # noqa: ANN401  # a field of any type, as dataclasses.field is
+def typed_field(field_type: FieldType, **default: object) -> Any:  # noqa: ANN401  # a field of any type, as dataclasses.field is
     """A field of `kind`: mandatory, or with what an absent one means as `default`."""
-    return dataclasses.field(metadata={"kind": kind}, **default)  # type: ignore[call-overload]  # chosen by **default
+    return dataclasses.field(metadata={"kind": field_type}, **default)  # type: ignore[call-overload]  # chosen by **default
 
 
 class Composite:
@@ -130,13 +130,13 @@ class Composite:
     __slots__ = ()
     code: ClassVar[int]
     symbol: ClassVar[str]
-    plan: ClassVar[tuple[tuple[str, Kind, object], ...]]
+    field_specs: ClassVar[tuple[tuple[str, FieldType, object], ...]]
     """Field name, kind, default (MISSING if mandatory), in wire order."""
 
     def write(self, out: bytearray) -> None:
         """Append this composite, descriptor included, to `out`."""
         body = bytearray()
-        for name, kind, default in self.plan:
+        for name, kind, default in self.field_specs:
             value = getattr(self, name)
             if value is not None:
                 self._write_field(body, name, kind, value)
@@ -145,13 +145,13 @@ class Composite:
             else:
                 body.append(0x40)
         out += bytes((0x00, 0x53, self.code)) if self.code <= _NARROW else b"\x00\x80" + self.code.to_bytes(8, "big")
-        encode.write_list(out, body, len(self.plan))
+        encode.write_list(out, body, len(self.field_specs))
 
-    def _write_field(self, out: bytearray, name: str, kind: Kind, value: object) -> None:
+    def _write_field(self, out: bytearray, name: str, field_type: FieldType, value: object) -> None:
         try:
-            kind.write(out, value)
+            field_type.write(out, value)
         except (EncodeError, TypeError, ValueError, AttributeError, struct.error) as error:
-            raise EncodeError(f"{self.symbol}: {name} is no {kind.name}: {error}") from None
+            raise EncodeError(f"{self.symbol}: {name} is no {field_type.name}: {error}") from None
 
     def encode(self) -> bytes:
         """This composite as bytes; EncodeError names the field that has no encoding."""
@@ -165,7 +165,7 @@ _BY_DESCRIPTOR: Final[dict[object, type[Composite]]] = {}
 """Every composite by its numeric and its symbolic descriptor. A ulong equals the plain int of its value."""
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(of,))
+@dataclass_transform(kw_only_default=True, field_specifiers=(typed_field,))
 def composite(code: int, symbol: str) -> Callable[[type], Any]:
     """Make a class the composite described by `code` or `symbol`."""
 
@@ -191,17 +191,17 @@ def from_described(value: Described) -> object:
 
 
 def _from_list(cls: type[Composite], values: list[object]) -> Composite:
-    if len(values) > len(cls.plan):
-        raise DecodeError(f"{cls.symbol} has {len(values)} fields, more than the {len(cls.plan)} it can have")
+    if len(values) > len(cls.field_specs):
+        raise DecodeError(f"{cls.symbol} has {len(values)} fields, more than the {len(cls.field_specs)} it can have")
     filled: dict[str, object] = {}
-    for (name, kind, _), value in zip(cls.plan, values, strict=False):
+    for (name, kind, _), value in zip(cls.field_specs, values, strict=False):
         if value is None:
             continue
         try:
             filled[name] = kind.read(value)
         except TypeError:
             raise DecodeError(f"{cls.symbol}: {name} is {value!r:.60}, not a {kind.name}") from None
-    for name, _, default in cls.plan:
+    for name, _, default in cls.field_specs:
         if default is MISSING and name not in filled:
             raise DecodeError(f"{cls.symbol}: {name} is mandatory")
     return cls(**filled)

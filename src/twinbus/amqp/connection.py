@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.agreement import Agreement
+from twinbus.amqp.agreement import SilenceLimit
 from twinbus.amqp.errors import (
     CONNECTION_FORCED,
     FRAME_SIZE_TOO_SMALL,
@@ -49,7 +49,7 @@ from twinbus.amqp.frames import (
 )
 from twinbus.amqp.hot import DISPOSITION_DESCRIPTOR, TRANSFER_DESCRIPTOR
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
-from twinbus.amqp.prelude import Prelude
+from twinbus.amqp.prelude import Handshake
 from twinbus.amqp.sasl import (
     USUAL_MECHANISMS,
     SaslChallenge,
@@ -59,7 +59,7 @@ from twinbus.amqp.sasl import (
     SaslResponse,
 )
 from twinbus.amqp.session import Session
-from twinbus.amqp.settings import SMALLEST_MAX_FRAME_SIZE
+from twinbus.amqp.settings import MIN_MAX_FRAME_SIZE
 from twinbus.amqp.states import (
     CONNECTION_TRANSITIONS,
     SESSION_TRANSITIONS,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import DeliveriesReceived, Event
     from twinbus.amqp.sasl import Credentials
     from twinbus.amqp.settings import Settings
-    from twinbus.amqp.shared_input import InputShare
+    from twinbus.amqp.shared_input import ConnectionInput
 
 STEPS: Final[dict[type[Composite], Step]] = {
     Open: Step.OPEN,
@@ -89,16 +89,16 @@ STEPS: Final[dict[type[Composite], Step]] = {
     Close: Step.CLOSE,
 }
 
-HOT_WORK: Final = 1
+DELIVERY_FRAME_WORK: Final = 1
 """What a transfer, a disposition or a heartbeat counts for in the `work` of `receive_data`."""
-COLD_WORK: Final = 32
+OTHER_FRAME_WORK: Final = 32
 """... and any other frame, or one that breaks a rule."""
 _MAX_DESCRIPTION: Final = 200
 _MAX_CONTAINER_ID: Final = 200
 _UNLIMITED_WORK: Final = 2**60
-_ALMOST: Final = 0.9
+_TIMER_TOLERANCE: Final = 0.9
 """A timer that fires a little early must not cost a whole interval."""
-_SHORTEST_TICK_S: Final = 0.05
+_MIN_TICK_S: Final = 0.05
 
 
 class Connection:
@@ -107,13 +107,13 @@ class Connection:
     def __init__(self, settings: Settings, sasl: SaslLayer | None, *, is_client: bool, now: float) -> None:
         """Use `Connection.client` or `Connection.server`."""
         self.settings = settings
-        self.limits = settings.first_limits or settings.limits
+        self.limits = settings.unauthenticated_limits or settings.limits
         """What holds now; `raise_limits` makes them those of the settings."""
         self.is_client = is_client
         self.local_state = self.remote_state = ConnectionState.START
         self.remote_open: Open | None = None
         """What the peer said of itself. A server keeps none of its properties: ConnectionOpened has them, once."""
-        self.remote_max_frame_size = SMALLEST_MAX_FRAME_SIZE
+        self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.sessions: dict[int, Session] = {}
         """By our channel."""
         self.link_count = 0
@@ -130,11 +130,11 @@ class Connection:
         self._by_remote_channel: dict[int, Session] = {}
         self._ended_channels: set[int] = set()
         self._assembling_bytes = 0
-        self.low_sessions: set[Session] = set()
+        self.sessions_to_refresh: set[Session] = set()
         """Sessions whose incoming window is to be reopened with the next bytes."""
         self.reopened_sessions: dict[int, Session] = {}
         """Those whose peer has reopened its own. Told once for a read: a peer may do it with every other frame."""
-        self._prelude = Prelude(self, sasl)
+        self._handshake = Handshake(self, sasl)
         self._open = Open(
             container_id=settings.container_id,
             hostname=settings.hostname,
@@ -144,11 +144,13 @@ class Connection:
             properties=settings.properties,
         )
         self._open.encode()  # settings that have no encoding are refused here, not in the middle of a conversation
-        self._held: list[bytes] = []
-        self._held_at = self._held_size = 0
+        self._held_input: list[bytes] = []
+        self._held_offset = self._held_size = 0
         """Where what was not read begins in the first of them, and how much it is."""
-        self._first_input = settings.first_input.join() if settings.first_input is not None else None
-        self._is_cut = False
+        self._unauthenticated_input = (
+            settings.unauthenticated_input.join() if settings.unauthenticated_input is not None else None
+        )
+        self._is_work_limit_reached = False
         """Reading stopped because its work was done, not because a frame is not whole."""
         self._needed = 0
         """Bytes held must become so many before reading on makes sense."""
@@ -157,7 +159,7 @@ class Connection:
         self._is_dropped = self._has_sent = False
         self.last_received = now
         """When the peer was last heard of."""
-        self.agreement = Agreement(is_client=is_client, now=now)
+        self.silence_limit = SilenceLimit(is_client=is_client, now=now)
         """On the silence after which either end gives up on the other, if that is agreed (`limit_silence`)."""
         self._last_tick = self._started = now
         self._heartbeat_interval = 0.0
@@ -173,7 +175,7 @@ class Connection:
         """The end that connects: it speaks first. Without credentials there is no SASL layer at all."""
         sasl = SaslLayer.client(credentials, settings.hostname) if credentials is not None else None
         connection = cls(settings, sasl, is_client=True, now=now)
-        connection._prelude.begin()
+        connection._handshake.start()
         return connection
 
     @classmethod
@@ -206,16 +208,16 @@ class Connection:
         self.last_received = now
         data = received if isinstance(received, bytes) else bytes(received)
         at = 0
-        if self._held:
+        if self._held_input:
             if data:
-                self._held.append(data)
+                self._held_input.append(data)
                 self._held_size += len(data)
             if self._held_size < self._needed:
-                if self._first_input is not None:
-                    self._limit_first_input(self._first_input, events)
+                if self._unauthenticated_input is not None:
+                    self._check_unauthenticated_input(self._unauthenticated_input, events)
                 return events
             data, at = self._take_held()
-        self._is_cut = False
+        self._is_work_limit_reached = False
         try:
             at = self._consume(data, at, events, _UNLIMITED_WORK if work is None else work)
         except Violation as violation:
@@ -225,18 +227,18 @@ class Connection:
         except FrameTooLarge as error:  # an answer of ours
             self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)), events)
         else:
-            if not self._is_cut:  # else once all is read: it concerns every link of a session
-                self._tell_reopened(events)
-            self._hold(data, at, events)
-        if self._first_input is not None:
-            self._limit_first_input(self._first_input, events)
+            if not self._is_work_limit_reached:  # else once all is read: it concerns every link of a session
+                self._announce_reopened(events)
+            self._hold_rest(data, at, events)
+        if self._unauthenticated_input is not None:
+            self._check_unauthenticated_input(self._unauthenticated_input, events)
         return events
 
-    def _limit_first_input(self, share: InputShare, events: list[Event]) -> None:
+    def _check_unauthenticated_input(self, share: ConnectionInput, events: list[Event]) -> None:
         """Keep the sum of what all peers without credentials make us hold within its limit."""
-        if not share.change(self._input_bytes):
+        if not share.update(self._input_bytes):
             message = (
-                f"connections without a valid key or token hold more than {share.shared.max_bytes} bytes of input "
+                f"connections without a valid key or token hold more than {share.total.max_bytes} bytes of input "
                 f"together, {share.held_bytes} of them this one: authenticate first, or try again later"
             )
             self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
@@ -246,26 +248,26 @@ class Connection:
         """What we hold of the peer's input."""
         return self._held_size + self._assembling_bytes + self.unanswered_bytes
 
-    def _leave_first_input(self) -> None:
-        if self._first_input is not None:
-            self._first_input.change(0)
-            self._first_input = None
+    def _leave_unauthenticated_input(self) -> None:
+        if self._unauthenticated_input is not None:
+            self._unauthenticated_input.update(0)
+            self._unauthenticated_input = None
 
     def _take_held(self) -> tuple[bytes, int]:
         """All held input, and where what was not read of it begins."""
-        held, at = self._held, self._held_at
+        held, at = self._held_input, self._held_offset
         if len(held) == 1:
             data = held[0]
         else:
             held[0] = held[0][at:]
             data, at = b"".join(held), 0
         held.clear()
-        self._held_at = self._held_size = 0
+        self._held_offset = self._held_size = 0
         return data, at
 
-    def _tell_reopened(self, events: list[Event]) -> None:
+    def _announce_reopened(self, events: list[Event]) -> None:
         for session in self.reopened_sessions.values():
-            session.tell_reopened(events)
+            session.announce_reopened(events)
         self.reopened_sessions.clear()
 
     @property
@@ -274,21 +276,25 @@ class Connection:
 
         Its work was done before all was read, or the program had to answer first, and now it has.
         """
-        return bool(self._held) and not self._needed and not self._prelude.awaits_program and not self.is_finished
+        return (
+            bool(self._held_input) and not self._needed and not self._handshake.awaits_program and not self.is_finished
+        )
 
-    def _hold(self, data: bytes, at: int, events: list[Event]) -> None:
+    def _hold_rest(self, data: bytes, at: int, events: list[Event]) -> None:
         size = len(data) - at
         if size <= 0 or self.is_finished:
             self._needed = 0
             return
-        if self._is_cut:  # to be read on soon, perhaps in a hundred pieces: not to be copied for each of them
-            self._held.append(data)
-            self._held_at = at
+        if (
+            self._is_work_limit_reached
+        ):  # to be read on soon, perhaps in a hundred pieces: not to be copied for each of them
+            self._held_input.append(data)
+            self._held_offset = at
         else:
-            self._held.append(data[at:])
-            self._held_at = 0
+            self._held_input.append(data[at:])
+            self._held_offset = 0
         self._held_size = size
-        if self._prelude.awaits_program:
+        if self._handshake.awaits_program:
             self._needed = 0
             if size > self.limits.max_pipelined_bytes:
                 message = f"more than {self.limits.max_pipelined_bytes} bytes ahead of the answer to SASL"
@@ -297,10 +303,10 @@ class Connection:
     def _consume(self, data: bytes, at: int, events: list[Event], work: int) -> int:
         """Read whole frames of `data`; where the rest starts. `_needed` is how long the rest must become."""
         end = len(data)
-        while not self._prelude.is_over:
-            start, at = at, self._prelude.consume(data, at, events)
+        while not self._handshake.is_done:
+            start, at = at, self._handshake.consume(data, at, events)
             if at == start:
-                self._needed = self._prelude.needed
+                self._needed = self._handshake.needed_bytes
                 return at
             if self.is_finished:
                 return end
@@ -310,7 +316,7 @@ class Connection:
         unpack = FRAME_HEADER.unpack_from
         while end - at >= HEADER_SIZE:
             if work <= 0:
-                self._is_cut = True
+                self._is_work_limit_reached = True
                 self._needed = 0
                 return at
             size, offset, frame_type, channel = unpack(data, at)
@@ -326,24 +332,24 @@ class Connection:
                 descriptor = data[body : body + 3]
                 try:
                     if descriptor == TRANSFER_DESCRIPTOR and session is not None:
-                        work -= HOT_WORK
+                        work -= DELIVERY_FRAME_WORK
                         batch = session.receive_transfer(data, body, stop, batch, events)
                     else:
                         batch = None
                         if descriptor == DISPOSITION_DESCRIPTOR and session is not None:
-                            work -= HOT_WORK
-                            session.ledger.receive_disposition(data, body, stop, events)
+                            work -= DELIVERY_FRAME_WORK
+                            session.unsettled_deliveries.receive_disposition(data, body, stop, events)
                         else:
-                            work -= COLD_WORK
+                            work -= OTHER_FRAME_WORK
                             self._receive_frame(data, body, stop, channel, events)
                 except SessionViolation as violation:
-                    work -= COLD_WORK
+                    work -= OTHER_FRAME_WORK
                     self._by_remote_channel[channel].fail(violation, events)
                     batch = None
                 if self.is_finished:
                     return end
             else:
-                work -= HOT_WORK
+                work -= DELIVERY_FRAME_WORK
                 self._receive_heartbeat()
             at = stop
         self._needed = HEADER_SIZE
@@ -395,7 +401,7 @@ class Connection:
     ) -> None:
         if isinstance(performative, Disposition):
             body = performative.encode()
-            session.ledger.receive_disposition(body, 0, len(body), events)
+            session.unsettled_deliveries.receive_disposition(body, 0, len(body), events)
         elif isinstance(performative, Flow):
             session.receive_flow(performative, events)
         elif isinstance(performative, Attach):
@@ -416,17 +422,17 @@ class Connection:
             self.send_header()
 
     def _receive_open(self, performative: Open, events: list[Event]) -> None:
-        if performative.max_frame_size < SMALLEST_MAX_FRAME_SIZE:
+        if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise Violation(
-                INVALID_FIELD, f"a max-frame-size of {performative.max_frame_size}, below {SMALLEST_MAX_FRAME_SIZE}"
+                INVALID_FIELD, f"a max-frame-size of {performative.max_frame_size}, below {MIN_MAX_FRAME_SIZE}"
             )
-        shortest = self.settings.shortest_idle_timeout_ms
+        shortest = self.settings.min_idle_timeout_ms
         if performative.idle_time_out and performative.idle_time_out < shortest:
             asked = int(performative.idle_time_out)
             raise Violation(  # as the specification wants it (2.4.5)
                 NOT_ALLOWED, f"an idle-time-out of {asked} ms is too short: ask for {shortest} ms or more, or for none"
             )
-        self.remote_open = performative if self.is_client else _essence(performative)
+        self.remote_open = performative if self.is_client else _without_properties(performative)
         self.remote_max_frame_size = performative.max_frame_size
         if performative.idle_time_out:
             self._heartbeat_interval = performative.idle_time_out / 3000
@@ -478,7 +484,7 @@ class Connection:
             self._by_remote_channel.pop(session.remote_channel, None)
             self._ended_channels.add(session.remote_channel)
         self.sessions.pop(session.channel, None)
-        self.low_sessions.discard(session)
+        self.sessions_to_refresh.discard(session)
 
     def receive_eof(self) -> list[Event]:
         """The socket is gone."""
@@ -504,7 +510,7 @@ class Connection:
     @property
     def queued_bytes(self) -> int:
         """What waits to be sent: output not yet taken, and messages that wait for a window."""
-        waiting = sum(session.outbox.waiting_bytes for session in self.sessions.values())
+        waiting = sum(session.send_queue.waiting_bytes for session in self.sessions.values())
         return self._output_bytes + waiting
 
     def send(self, step: Step, channel: int, performative: Composite) -> None:
@@ -522,11 +528,11 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Everything queued since the last call, for one write."""
-        if self._first_input is not None:  # the program may have answered requests since they were received
-            self._first_input.change(self._input_bytes)
-        for session in self.low_sessions:
+        if self._unauthenticated_input is not None:  # the program may have answered requests since they were received
+            self._unauthenticated_input.update(self._input_bytes)
+        for session in self.sessions_to_refresh:
             session.refresh_window()
-        self.low_sessions.clear()
+        self.sessions_to_refresh.clear()
         if not self._output:
             return b""
         data = b"".join(self._output)
@@ -546,19 +552,19 @@ class Connection:
 
     def offer_mechanisms(self, mechanisms: tuple[str, ...]) -> None:
         """Offer other SASL mechanisms than `server` was given: what is right may depend on the socket."""
-        self._prelude.offer(mechanisms)
+        self._handshake.offer_mechanisms(mechanisms)
 
     def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
         """Say whether the client's credentials are good; if not, the connection is finished."""
-        self._prelude.send(SaslOutcome(outcome=code))
+        self._handshake.send(SaslOutcome(outcome=code))
 
     def send_sasl_challenge(self, challenge: bytes) -> None:
         """Ask the client for more."""
-        self._prelude.send(SaslChallenge(challenge=challenge))
+        self._handshake.send(SaslChallenge(challenge=challenge))
 
     def send_sasl_response(self, response: bytes) -> None:
         """Answer the server's challenge."""
-        self._prelude.send(SaslResponse(response=response))
+        self._handshake.send(SaslResponse(response=response))
 
     def begin_session(self) -> Session:
         """Begin a session. SessionBegun tells when the peer has, too; links may be attached before."""
@@ -583,7 +589,7 @@ class Connection:
         """Close our end. The connection has ended when the peer answers, or does not in time (ConnectionClosed)."""
         self.send(Step.CLOSE, 0, Close(error=error))
         for session in self.sessions.values():
-            session.fall_silent()
+            session.stop()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -603,25 +609,25 @@ class Connection:
         """Nothing can be said to the peer any more, or need be."""
         self.is_finished = True
         self._drop(error, events, by_peer=False)
-        self._held.clear()
-        self._held_at = self._held_size = 0
-        self._leave_first_input()
+        self._held_input.clear()
+        self._held_offset = self._held_size = 0
+        self._leave_unauthenticated_input()
 
     def _drop(self, error: Error | None, events: list[Event], *, by_peer: bool) -> None:
         """Everything on the connection is over, whoever ended it. Told once."""
         if self._is_dropped:
             return
         self._is_dropped = True
-        self._held.clear()
-        self._held_at = self._held_size = 0
+        self._held_input.clear()
+        self._held_offset = self._held_size = 0
         for session in list(self.sessions.values()):
             session.drop(error, events)
         events.append(ConnectionClosed(error=error, by_peer=by_peer))
 
-    def raise_limits(self) -> None:
+    def apply_authenticated_limits(self) -> None:
         """The peer has shown that it may be trusted: `settings.limits` hold from now on."""
         self.limits = self.settings.limits
-        self._leave_first_input()
+        self._leave_unauthenticated_input()
 
     def count_assembling(self, change: int) -> None:
         """Keep the sum of what has arrived of unfinished messages within its limit."""
@@ -633,22 +639,22 @@ class Connection:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def limit_silence(self, limit_s: float) -> None:
+    def set_silence_limit(self, limit_s: float) -> None:
         """Keep to a limit of silence that the programs have agreed on, to another one, or (0) to none any more."""
-        self.agreement.change(limit_s)
+        self.silence_limit.set_limit(limit_s)
 
     def _receive_heartbeat(self) -> None:
         if self.is_client:
-            self.agreement.answered()
-        elif self.agreement.limit_s > 0:
+            self.silence_limit.on_heartbeat_answered()
+        elif self.silence_limit.limit_s > 0:
             self.write(HEARTBEAT)
 
     def tick_in_s(self, now: float) -> float:
         """When `tick` wants to be called next, from now on."""
         interval_s = self.tick_interval_s
-        if self.agreement.limit_s > 0:
-            interval_s = min(interval_s, self.agreement.next_look_in_s(now, self.last_received))
-        return max(_SHORTEST_TICK_S, interval_s)
+        if self.silence_limit.limit_s > 0:
+            interval_s = min(interval_s, self.silence_limit.next_check_in_s(now, self.last_received))
+        return max(_MIN_TICK_S, interval_s)
 
     @property
     def tick_interval_s(self) -> float:
@@ -656,9 +662,9 @@ class Connection:
         if self.remote_state is not ConnectionState.OPEN or self.local_state is not ConnectionState.OPEN:
             return 1.0
         intervals = [self._heartbeat_interval, self.settings.idle_timeout_ms / 2000, 60.0]
-        return max(_SHORTEST_TICK_S, min(interval for interval in intervals if interval))
+        return max(_MIN_TICK_S, min(interval for interval in intervals if interval))
 
-    def excuse_silence(self, *, now: float) -> None:
+    def mark_received(self, *, now: float) -> None:
         """Count the peer as heard of: whoever owns the socket does not read from it."""
         self.last_received = now
 
@@ -681,27 +687,27 @@ class Connection:
             message = f"nothing received for {now - self.last_received:.0f} s"
             self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
             self.is_finished = True  # who has been silent for so long will not answer a close either
-        elif self.agreement.limit_s > 0:
-            self._keep_agreement(now, events)
-        elif self._heartbeat_interval and now - self._last_tick >= self._heartbeat_interval * _ALMOST:
+        elif self.silence_limit.limit_s > 0:
+            self._check_silence(now, events)
+        elif self._heartbeat_interval and now - self._last_tick >= self._heartbeat_interval * _TIMER_TOLERANCE:
             if not self._has_sent:
                 self.write(HEARTBEAT)
             self._has_sent = False
             self._last_tick = now
         return events
 
-    def _keep_agreement(self, now: float, events: list[Event]) -> None:
-        agreement = self.agreement
-        if agreement.is_broken(now, self.last_received):
+    def _check_silence(self, now: float, events: list[Event]) -> None:
+        agreement = self.silence_limit
+        if agreement.is_exceeded(now, self.last_received):
             silent_s = now - self.last_received
             message = f"nothing was received for {silent_s:.1f} s (agreed limit: {agreement.limit_s:g} s)"
             self._fail(Violation(CONNECTION_FORCED, message), events)
             self.is_finished = True
-        elif agreement.asks(now):
+        elif agreement.take_heartbeat_due(now):
             self.write(HEARTBEAT)
 
 
-def _essence(performative: Open) -> Open:
+def _without_properties(performative: Open) -> Open:
     """What a server needs to know of its peer for as long as that is there: no text of any length."""
     return Open(
         container_id=performative.container_id[:_MAX_CONTAINER_ID],

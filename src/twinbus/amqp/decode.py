@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 DEFAULT_LIMITS: Final = Limits()
 
 _U32: Final = struct.Struct(">I").unpack_from
-_EMPTY: Final = 0x4
+_EMPTY_CATEGORY: Final = 0x4
 """The category of constructors that no bytes follow."""
-_MAX_EMPTY: Final = 256
+_MAX_EMPTY_ELEMENTS: Final = 256
 """Elements of that category in the arrays of one value: ten bytes can claim any number, and each takes memory."""
 
 
-class _Reading:
+class _DecodeContext:
     """One call of `decode`: the bytes, the limits, and how many elements may still come."""
 
     __slots__ = ("data", "described_left", "empty_left", "items_left", "limits", "max_items")
@@ -55,7 +55,7 @@ class _Reading:
         self.data = data
         self.limits = limits
         self.max_items = self.items_left = self.described_left = max_items
-        self.empty_left = _MAX_EMPTY
+        self.empty_left = _MAX_EMPTY_ELEMENTS
 
     def take_items(self, count: int) -> None:
         # Elements may have no bytes at all (an array of nulls), so the length of the input does not bound their number.
@@ -72,7 +72,7 @@ class _Reading:
     def take_empty(self, count: int) -> None:
         self.empty_left -= count
         if self.empty_left < 0:
-            raise DecodeError(f"more than {_MAX_EMPTY} elements without bytes", RESOURCE_LIMIT_EXCEEDED)
+            raise DecodeError(f"more than {_MAX_EMPTY_ELEMENTS} elements without bytes", RESOURCE_LIMIT_EXCEEDED)
 
     def check_span(self, at: int, length: int, what: str) -> int:
         end = at + length
@@ -82,23 +82,23 @@ class _Reading:
 
 
 if TYPE_CHECKING:
-    Read = Callable[[_Reading, int, int], tuple[object, int]]
+    Read = Callable[[_DecodeContext, int, int], tuple[object, int]]
     """Reads what follows a constructor, at a depth; gives the value and where it ended."""
 
 
 def decode(data: bytes, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> tuple[object, int]:
     """The value at `at` and the offset behind it. Raises DecodeError, and nothing else, for any input."""
-    return _decode(_Reading(data, limits, limits.max_items), at)
+    return _decode(_DecodeContext(data, limits, limits.max_items), at)
 
 
 def decode_performative(data: bytes, at: int, limits: Limits) -> tuple[object, int]:
     """As `decode`, for the performative of a frame: it may have fewer elements than a message."""
-    return _decode(_Reading(data, limits, limits.max_performative_items), at)
+    return _decode(_DecodeContext(data, limits, limits.max_performative_items), at)
 
 
-def _decode(reading: _Reading, at: int) -> tuple[object, int]:
+def _decode(context: _DecodeContext, at: int) -> tuple[object, int]:
     try:
-        return _read_value(reading, at, 0)
+        return _read_value(context, at, 0)
     except (IndexError, struct.error):
         raise DecodeError("a value runs past the end of the input") from None
 
@@ -170,28 +170,28 @@ def _unknown(code: int) -> DecodeError:
     return DecodeError(f"0x{code:02x} is no AMQP type")
 
 
-def _deeper(reading: _Reading, depth: int) -> int:
-    if depth >= reading.limits.max_depth:
-        raise DecodeError(f"nested deeper than {reading.limits.max_depth} levels", RESOURCE_LIMIT_EXCEEDED)
+def _deeper(context: _DecodeContext, depth: int) -> int:
+    if depth >= context.limits.max_depth:
+        raise DecodeError(f"nested deeper than {context.limits.max_depth} levels", RESOURCE_LIMIT_EXCEEDED)
     return depth + 1
 
 
-def _read_value(reading: _Reading, at: int, depth: int) -> tuple[object, int]:
-    code = reading.data[at]
+def _read_value(context: _DecodeContext, at: int, depth: int) -> tuple[object, int]:
+    code = context.data[at]
     if code == 0:
-        depth = _deeper(reading, depth)
-        reading.take_description()
-        descriptor, at = _read_value(reading, at + 1, depth)
-        value, at = _read_value(reading, at, depth)
+        depth = _deeper(context, depth)
+        context.take_description()
+        descriptor, at = _read_value(context, at + 1, depth)
+        value, at = _read_value(context, at, depth)
         return Described(descriptor, value), at
     read = _READERS.get(code)
     if read is None:
         raise _unknown(code)
-    return read(reading, at + 1, depth)
+    return read(context, at + 1, depth)
 
 
 def _constant(value: object) -> Read:
-    def read(_reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+    def read(_reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
         return value, at
 
     return read
@@ -201,10 +201,10 @@ def _fixed(layout: str, make: Callable[[Any], object] | None = None) -> Read:
     plan = struct.Struct(layout)
     unpack, width = plan.unpack_from, plan.size
 
-    def read_plain(reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+    def read_plain(reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
         return unpack(reading.data, at)[0], at + width
 
-    def read_made(reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+    def read_made(reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
         return make(unpack(reading.data, at)[0]), at + width  # type: ignore[misc]  # make is not None here
 
     return read_plain if make is None else read_made
@@ -228,7 +228,7 @@ def _uuid(value: bytes) -> uuid.UUID:
 
 
 def _variable(size_width: int, make: Callable[[bytes], object]) -> Read:
-    def read(reading: _Reading, at: int, _depth: int) -> tuple[object, int]:
+    def read(reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
         length = reading.data[at] if size_width == 1 else _U32(reading.data, at)[0]
         at += size_width
         if length > reading.limits.max_string_bytes:
@@ -256,10 +256,10 @@ def _symbol(data: bytes) -> Symbol:
         raise DecodeError("a symbol that is not ASCII") from None
 
 
-def _compound(size_width: int, fill: Callable[[_Reading, int, int, int], tuple[object, int]]) -> Read:
+def _compound(size_width: int, fill: Callable[[_DecodeContext, int, int, int], tuple[object, int]]) -> Read:
     """A size, a count, and elements that `fill` reads; they must end where the size says."""
 
-    def read(reading: _Reading, at: int, depth: int) -> tuple[object, int]:
+    def read(reading: _DecodeContext, at: int, depth: int) -> tuple[object, int]:
         data = reading.data
         size = data[at] if size_width == 1 else _U32(data, at)[0]
         at += size_width
@@ -274,18 +274,18 @@ def _compound(size_width: int, fill: Callable[[_Reading, int, int, int], tuple[o
     return read
 
 
-def _fill_list(reading: _Reading, at: int, count: int, depth: int) -> tuple[list[object], int]:
+def _fill_list(context: _DecodeContext, at: int, count: int, depth: int) -> tuple[list[object], int]:
     items = []
     for _ in range(count):
-        item, at = _read_value(reading, at, depth)
+        item, at = _read_value(context, at, depth)
         items.append(item)
     return items, at
 
 
-def _fill_map(reading: _Reading, at: int, count: int, depth: int) -> tuple[object, int]:
+def _fill_map(context: _DecodeContext, at: int, count: int, depth: int) -> tuple[object, int]:
     if count % 2:
         raise DecodeError("a map with a key that has no value")
-    items, at = _fill_list(reading, at, count, depth)
+    items, at = _fill_list(context, at, count, depth)
     pairs = list(zip(items[::2], items[1::2], strict=True))
     try:
         found = {} if _keys_collide(pairs) else dict(pairs)
@@ -314,22 +314,22 @@ def _exact_pairs(pairs: list[tuple[object, object]]) -> Pairs:
     return Pairs(pairs)
 
 
-def _fill_array(reading: _Reading, at: int, count: int, depth: int) -> tuple[Array, int]:
+def _fill_array(context: _DecodeContext, at: int, count: int, depth: int) -> tuple[Array, int]:
     descriptors = []
-    while reading.data[at] == 0:
-        depth = _deeper(reading, depth)
-        descriptor, at = _read_value(reading, at + 1, depth)
+    while context.data[at] == 0:
+        depth = _deeper(context, depth)
+        descriptor, at = _read_value(context, at + 1, depth)
         descriptors.append(descriptor)
-    code = reading.data[at]
+    code = context.data[at]
     at += 1
     read = _READERS.get(code)
     if read is None:
         raise _unknown(code)
-    if code >> 4 == _EMPTY:
-        reading.take_empty(count)
+    if code >> 4 == _EMPTY_CATEGORY:
+        context.take_empty(count)
     items = []
     for _ in range(count):
-        item, at = read(reading, at, depth)
+        item, at = read(context, at, depth)
         items.append(item)
     return Array(_ELEMENT_TYPES[code], items, tuple(descriptors)), at
 

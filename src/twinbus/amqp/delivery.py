@@ -19,7 +19,17 @@ OVERHEAD_BYTES: Final = 256
 class IncomingDelivery:
     """A message that has arrived in full."""
 
-    __slots__ = ("answered", "delivery_id", "link", "message_format", "payload", "settled", "state", "tag", "weight")
+    __slots__ = (
+        "answered",
+        "counted_bytes",
+        "delivery_id",
+        "link",
+        "message_format",
+        "payload",
+        "settled",
+        "state",
+        "tag",
+    )
 
     def __init__(
         self,
@@ -44,7 +54,7 @@ class IncomingDelivery:
         """What the sender last said of it: a transactional state, or nothing."""
         self.answered = False
         """The program has said what became of it. For one that came settled it says so, too, though nothing is sent."""
-        self.weight = len(payload) + OVERHEAD_BYTES
+        self.counted_bytes = len(payload) + OVERHEAD_BYTES
         """What it counts for in `connection.unanswered_bytes`."""
 
     def __repr__(self) -> str:

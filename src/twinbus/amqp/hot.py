@@ -29,7 +29,7 @@ DISPOSITION_DESCRIPTOR: Final = bytes((0x00, 0x53, DISPOSITION))
 T = TypeVar("T")
 
 _U32: Final = struct.Struct(">I").unpack_from
-_MAX_KEPT: Final = 512
+_MAX_CACHED_TAILS: Final = 512
 """Tails kept at the most, of all connections together. One more and they are forgotten, to be learnt again: a peer that
 invents new ones must not keep those of the others out."""
 _MAX_TAIL_BYTES: Final = 20
@@ -126,26 +126,26 @@ def _read_declared_transfer(
         message_format=found.message_format or 0,
         settled=bool(found.settled),
         more=found.more,
-        state=_shared(found.state),
+        state=_shared_state(found.state),
         aborted=found.aborted,
         is_whole=not found.more and not found.aborted,
     )
     if found.delivery_tag is not None and _can_be_shared(tail.state):
-        _keep_transfer_tail(data[at:payload], tail)
+        _cache_transfer_tail(data[at:payload], tail)
     return found.handle, found.delivery_id, found.delivery_tag, tail, payload
 
 
-def _keep_transfer_tail(body: bytes, tail: TransferTail) -> None:
+def _cache_transfer_tail(body: bytes, tail: TransferTail) -> None:
     """Remember the bytes behind the delivery tag, found by walking over the three fields before them."""
     if body[:3] != TRANSFER_DESCRIPTOR:
         return
     count, at = open_list(body, 3)
     for _ in range(3):
         at = skip(body, at)
-    _keep(_transfer_tails, body[at:], (count, tail))
+    _cache_tail(_transfer_tails, body[at:], (count, tail))
 
 
-def _shared(state: object) -> object:
+def _shared_state(state: object) -> object:
     """A state that has nothing in it is one and the same object, for everyone."""
     if isinstance(state, Accepted):
         return ACCEPTED
@@ -157,10 +157,10 @@ def _can_be_shared(state: object) -> bool:
     return state is None or state is ACCEPTED or state is RELEASED
 
 
-def _keep(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:
+def _cache_tail(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:
     if len(key) > _MAX_TAIL_BYTES:
         return
-    if len(tails) >= _MAX_KEPT:
+    if len(tails) >= _MAX_CACHED_TAILS:
         tails.clear()
     tails[key] = kept
 
@@ -204,7 +204,7 @@ def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bo
         if at <= body_end == end:
             kept = _disposition_tails.get(data[at:body_end])
             if kept is not None and kept[0] == data[start + 5]:
-                return role == 0x41, first, last, _own(kept[1])
+                return role == 0x41, first, last, _copy_state(kept[1])
     return _read_declared_disposition(data, start, end, limits)
 
 
@@ -214,18 +214,18 @@ def _read_declared_disposition(
     found, stopped = read_performative(data, at, end, limits)
     if not isinstance(found, Disposition) or stopped != end:
         raise DecodeError("a disposition frame that holds something else")
-    tail = DispositionTail(found.settled, _shared(found.state))
-    if _can_be_shared(tail.state) or is_plain(tail.state):
-        _keep_disposition_tail(data[at:end], tail)
-    return found.role, found.first, found.first if found.last is None else found.last, _own(tail)
+    tail = DispositionTail(found.settled, _shared_state(found.state))
+    if _can_be_shared(tail.state) or is_plain_modified(tail.state):
+        _cache_disposition_tail(data[at:end], tail)
+    return found.role, found.first, found.first if found.last is None else found.last, _copy_state(tail)
 
 
-def is_plain(state: object) -> bool:
+def is_plain_modified(state: object) -> bool:
     """Whether it is a modified state that has two flags and nothing else."""
     return isinstance(state, Modified) and not state.message_annotations
 
 
-def _own(tail: DispositionTail) -> DispositionTail:
+def _copy_state(tail: DispositionTail) -> DispositionTail:
     """The same, with a state that the program may change."""
     state = tail.state
     if not isinstance(state, Modified):
@@ -238,19 +238,19 @@ def _own(tail: DispositionTail) -> DispositionTail:
     return DispositionTail(tail.settled, copy)
 
 
-def _keep_disposition_tail(body: bytes, tail: DispositionTail) -> None:
+def _cache_disposition_tail(body: bytes, tail: DispositionTail) -> None:
     if body[:4] != DISPOSITION_DESCRIPTOR + b"\xc0" or body[5] < 3:
         return
     count, at = open_list(body, 3)
     for _ in range(3):
         at = skip(body, at)
-    _keep(_disposition_tails, body[at:], (count, tail))
+    _cache_tail(_disposition_tails, body[at:], (count, tail))
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 _FLAGS: Final = {False: b"\x42", True: b"\x41"}
-_FRONT: Final = struct.Struct(">BBHBBBBBBBIB")
+_TRANSFER_FRONT: Final = struct.Struct(">BBHBBBBBBBIB")
 _DISPOSITION_FRONT: Final = struct.Struct(">IBBHBBBBBBBBIBIB")
 _BINARY8: Final = 0xA0 << 8
 """Constructor of a short binary, to which its length is added."""
@@ -259,32 +259,32 @@ _BINARY8: Final = 0xA0 << 8
 class TransferWriter:
     """Writes transfer frames of one link. What does not change from one delivery to the next is made once."""
 
-    __slots__ = ("_channel", "_handle", "_plans")
+    __slots__ = ("_channel", "_handle", "_templates")
 
     def __init__(self, channel: int, handle: int) -> None:
         """For our channel and our handle."""
         self._channel = channel
         self._handle = handle
-        self._plans: dict[tuple[int, int, bool, bool], tuple[struct.Struct, bytes, int, bytes]] = {}
+        self._templates: dict[tuple[int, int, bool, bool], tuple[struct.Struct, bytes, int, bytes]] = {}
 
     def head(
         self, delivery_id: int, tag: bytes, message_format: int, *, settled: bool, more: bool, payload_size: int
     ) -> bytes:
         """All of a frame but its payload."""
         key = (len(tag), message_format, settled, more)
-        plan = self._plans.get(key)
+        plan = self._templates.get(key)
         if plan is None:
-            plan = self._plans[key] = self._make_plan(*key)
+            plan = self._templates[key] = self._make_template(*key)
         layout, front, tag_constructor, tail = plan
         return layout.pack(layout.size + payload_size, front, delivery_id, tag_constructor, tag, tail)
 
-    def _make_plan(
+    def _make_template(
         self, tag_size: int, message_format: int, settled: bool, more: bool
     ) -> tuple[struct.Struct, bytes, int, bytes]:
         # All eleven fields, null or not: pyamqp finds the payload by their number.
         tail = struct.pack(">BI", 0x70, message_format) + _FLAGS[settled] + _FLAGS[more] + b"\x40" * 5
         list_size = 1 + 5 + 5 + 2 + tag_size + len(tail)
-        front = _FRONT.pack(
+        front = _TRANSFER_FRONT.pack(
             DATA_OFFSET, 0, self._channel, 0x00, 0x53, TRANSFER, 0xC0, list_size, 11, 0x70, self._handle, 0x70
         )
         layout = struct.Struct(f">I{len(front)}sIH{tag_size}s{len(tail)}s")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from twinbus.amqp.errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, FrameTooLarge, SessionViolation
 from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
-from twinbus.amqp.hot import disposition_frame, is_plain, read_disposition
+from twinbus.amqp.hot import disposition_frame, is_plain_modified, read_disposition
 from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
 from twinbus.amqp.outcomes import ACCEPTED
-from twinbus.amqp.shared_ids import SharedId
+from twinbus.amqp.shared_ids import SharedDeliveryId
 from twinbus.amqp.states import Role, SessionState
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ _ENCODED_ACCEPTED: Final = ACCEPTED.encode()
 _NULL: Final = b"\x40"
 _DISPOSITION_SIZE: Final = 40
 """A disposition frame takes less, its state aside."""
-_PATIENCE: Final = 8
+_VISITS_PER_DELIVERY: Final = 8
 """How often a delivery may be gone over, on average, for a word of the peer's that does not settle it."""
-_FIRST_PATIENCE: Final = 1000
+_INITIAL_VISITS: Final = 1000
 
 
-class Ledger:
+class UnsettledDeliveries:
     """What is open between the two ends of a session."""
 
     def __init__(self, session: Session) -> None:
@@ -45,15 +45,15 @@ class Ledger:
         """Messages we sent, by delivery id."""
         self.incoming: dict[int, IncomingDelivery] = {}
         """Messages we received, by delivery id: the first of those that share one."""
-        self._shared: dict[int, SharedId] = {}
+        self._shared: dict[int, SharedDeliveryId] = {}
         """Ids under which several unsettled messages came: none, unless the peer breaks AMQP's rules."""
         self._session = session
         self._connection = session.connection
         self._limit = session.limits.max_unsettled
-        self._most_ids = self._limit
+        self._max_ids = self._limit
         """Ids that `incoming` may have: the limit, less the deliveries beyond the first of each id."""
         self._next_id = session.connection.settings.first_delivery_id
-        self._patience = _FIRST_PATIENCE
+        self._visits_left = _INITIAL_VISITS
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -62,11 +62,11 @@ class Ledger:
         """How many more messages may be sent before some are settled."""
         return self._limit - len(self.outgoing)
 
-    def take_id(self) -> int:
+    def next_delivery_id(self) -> int:
         """The next delivery id: consecutive over all links of the session."""
         delivery_id = self._next_id
         self._next_id = (delivery_id + 1) & SERIAL_MASK
-        self._patience += _PATIENCE
+        self._visits_left += _VISITS_PER_DELIVERY
         return delivery_id
 
     def add_outgoing(self, delivery_id: int, delivery: OutgoingDelivery) -> None:
@@ -85,17 +85,17 @@ class Ledger:
         link = delivery.link
         if not delivery.settled:
             incoming = self.incoming
-            if len(incoming) >= self._most_ids:
+            if len(incoming) >= self._max_ids:
                 raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"more than {self._limit} unsettled messages")
             if delivery.delivery_id in incoming:
-                self._share(delivery)
+                self._add_shared(delivery)
             else:
                 incoming[delivery.delivery_id] = delivery
                 link.unsettled_ids.add(delivery.delivery_id)
-            self._patience += _PATIENCE
+            self._visits_left += _VISITS_PER_DELIVERY
         link.unanswered_count += 1
-        link.unanswered_bytes += delivery.weight
-        self._connection.unanswered_bytes += delivery.weight
+        link.unanswered_bytes += delivery.counted_bytes
+        self._connection.unanswered_bytes += delivery.counted_bytes
 
     def forget(self, link: Link) -> list[OutgoingDelivery]:
         """Drop all deliveries of a link that goes away: those we sent and will hear nothing more of."""
@@ -117,22 +117,22 @@ class Ledger:
     @property
     def incoming_count(self) -> int:
         """How many messages we received are unsettled."""
-        return len(self.incoming) + self._limit - self._most_ids
+        return len(self.incoming) + self._limit - self._max_ids
 
-    def _share(self, delivery: IncomingDelivery) -> None:
+    def _add_shared(self, delivery: IncomingDelivery) -> None:
         """Take a delivery whose id an unsettled one has already."""
         delivery_id, link = delivery.delivery_id, delivery.link
         shared = self._shared.get(delivery_id)
         if shared is None:
-            shared = self._shared[delivery_id] = SharedId(self.incoming[delivery_id])
+            shared = self._shared[delivery_id] = SharedDeliveryId(self.incoming[delivery_id])
         shared.add(delivery)
-        self._most_ids -= 1
+        self._max_ids -= 1
         if delivery_id in link.unsettled_ids:
-            link.sharing_count += 1
+            link.shared_id_count += 1
         else:
             link.unsettled_ids.add(delivery_id)
 
-    def _answer_shared(
+    def _settle_or_hold_shared(
         self, deliveries: Sequence[IncomingDelivery], state: Composite | None, *, settled: bool
     ) -> list[IncomingDelivery]:
         """Answer those deliveries that share their id, once all of the id have an answer; return the others."""
@@ -141,11 +141,11 @@ class Ledger:
             shared = self._shared.get(delivery.delivery_id)
             if shared is None:
                 others.append(delivery)
-            elif shared.answer(delivery, state, settled=settled):
-                self._conclude(delivery.delivery_id, shared)
+            elif shared.add_outcome(delivery, state, settled=settled):
+                self._send_shared_outcome(delivery.delivery_id, shared)
         return others
 
-    def _conclude(self, delivery_id: int, shared: SharedId) -> None:
+    def _send_shared_outcome(self, delivery_id: int, shared: SharedDeliveryId) -> None:
         """Send the one answer to all deliveries of an id."""
         settled = shared.is_settled
         if settled:
@@ -154,16 +154,16 @@ class Ledger:
         state = self._encode_state(shared.outcome)
         self.send_disposition(Role.RECEIVER, delivery_id, delivery_id, state, settled=settled)
 
-    def _settle_shared(self, delivery_id: int, shared: SharedId) -> None:
+    def _settle_shared(self, delivery_id: int, shared: SharedDeliveryId) -> None:
         del self._shared[delivery_id]
-        self._most_ids += len(shared.deliveries) - 1
+        self._max_ids += len(shared.deliveries) - 1
         for delivery in shared.deliveries:
             delivery.settled = True
             link = delivery.link
             if delivery_id in link.unsettled_ids:
                 link.unsettled_ids.discard(delivery_id)
             else:
-                link.sharing_count -= 1
+                link.shared_id_count -= 1
 
     def _take_shared(self, taken: list[IncomingDelivery], *, settled: bool) -> list[IncomingDelivery]:
         """What the peer said of an id holds for all deliveries of it."""
@@ -185,20 +185,20 @@ class Ledger:
             shared = self._shared[delivery_id]
             for delivery in shared.deliveries:
                 delivery.settled = delivery.settled or delivery.link is link
-            self._most_ids += shared.lose(link)
+            self._max_ids += shared.drop_link(link)
             link.unsettled_ids.discard(delivery_id)
             if not shared.deliveries:
-                self._most_ids -= 1
+                self._max_ids -= 1
                 del self._shared[delivery_id], self.incoming[delivery_id]
                 continue
             self.incoming[delivery_id] = shared.deliveries[0]
-            if shared.is_answered and self._session.local_state is SessionState.MAPPED:
-                self._conclude(delivery_id, shared)
-        link.sharing_count = 0
+            if shared.is_decided and self._session.local_state is SessionState.MAPPED:
+                self._send_shared_outcome(delivery_id, shared)
+        link.shared_id_count = 0
 
     # --- our word -----------------------------------------------------------------------------------------------------
 
-    def dispose(
+    def send_outcome(
         self,
         role: bool,
         deliveries: Sequence[IncomingDelivery] | Sequence[OutgoingDelivery],
@@ -215,7 +215,7 @@ class Ledger:
         if receiving:
             self._count_answers(deliveries)  # type: ignore[arg-type]  # receiving: these are incoming ones
             if self._shared:
-                deliveries = self._answer_shared(deliveries, state, settled=settled)  # type: ignore[arg-type]
+                deliveries = self._settle_or_hold_shared(deliveries, state, settled=settled)  # type: ignore[arg-type]
         for delivery in deliveries:
             delivery_id = delivery.delivery_id
             if delivery_id is None or unsettled.get(delivery_id) is not delivery:
@@ -255,17 +255,17 @@ class Ledger:
                 continue
             delivery.answered = True
             if delivery.link is not link:
-                self._lighten(link, count, weight)
+                self._subtract_unanswered(link, count, weight)
                 link, count, weight = delivery.link, 0, 0
             count += 1
-            weight += delivery.weight
-        self._lighten(link, count, weight)
+            weight += delivery.counted_bytes
+        self._subtract_unanswered(link, count, weight)
 
-    def _lighten(self, link: Link | None, count: int, weight: int) -> None:
+    def _subtract_unanswered(self, link: Link | None, count: int, size: int) -> None:
         if link is not None and link.unanswered_count:  # else the link is over, and all of it was forgotten
             link.unanswered_count -= count
-            link.unanswered_bytes -= weight
-            self._connection.unanswered_bytes -= weight
+            link.unanswered_bytes -= size
+            self._connection.unanswered_bytes -= size
 
     # --- the peer's word ----------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Ledger:
         previous = events[-1] if events else None
         batch = previous if isinstance(previous, SendsUpdated) and previous.settled == tail.settled else None
         if batch is not None and batch.state is not tail.state:
-            batch = batch if is_plain(tail.state) and batch.state == tail.state else None
+            batch = batch if is_plain_modified(tail.state) and batch.state == tail.state else None
         for delivery in deliveries:
             delivery.state = tail.state
             if isinstance(batch, SendsUpdated) and batch.link is delivery.link:
@@ -332,11 +332,11 @@ class Ledger:
                 delivery.settled = True
                 delivery.link.unsettled_ids.discard(one)
             found.append(delivery)
-        self._spend_patience(looked_at - (len(found) if settled else 0))
+        self._count_visits(looked_at - (len(found) if settled else 0))
         return found
 
-    def _spend_patience(self, looked_at: int) -> None:
+    def _count_visits(self, count: int) -> None:
         """A frame of a few bytes can name everything that is unsettled, again and again: that must come to an end."""
-        self._patience -= looked_at
-        if self._patience < 0:
+        self._visits_left -= count
+        if self._visits_left < 0:
             raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, "dispositions without end that settle nothing")

@@ -49,14 +49,14 @@ class Link:
         self.credit = 0
         self.unsettled_ids: set[int] = set()
         """Of deliveries of this link that are in the session's ledger."""
-        self.sharing_count = 0
+        self.shared_id_count = 0
         """Deliveries of this link beyond the first of each id: none, unless the peer breaks AMQP's rules."""
         self.unanswered_count = 0
         """Messages handed to the program of which it has said nothing yet; on a receiver only."""
         self.unanswered_bytes = 0
         self.is_draining = False
         """We have asked the peer to use up or give back its credit; on a receiver only."""
-        self.lost: list[OutgoingDelivery] = []
+        self.lost_deliveries: list[OutgoingDelivery] = []
         """Messages sent on a link that is over, of whose fate nobody will tell."""
         self._owes_flow = False
         self.is_announced = False
@@ -77,14 +77,14 @@ class Link:
     @property
     def unsettled_count(self) -> int:
         """Messages of this link that are not settled."""
-        return len(self.unsettled_ids) + self.sharing_count
+        return len(self.unsettled_ids) + self.shared_id_count
 
     @property
     def is_over(self) -> bool:
         """It was detached, or went with its session. Who was about to answer or grant need not: it does nothing."""
         return self.local_state is LinkState.DETACHED
 
-    def _after(self, step: Step) -> LinkState:
+    def _next_state(self, step: Step) -> LinkState:
         """Where a step of ours leads. It is taken once its frame is queued: one that cannot be leaves all as it was."""
         following = LINK_TRANSITIONS.get((self.local_state, step))
         if following is None:
@@ -93,7 +93,7 @@ class Link:
 
     def attach(self, attach: Attach) -> None:
         """Send our attach: the first step of a link of ours, or (by `accept`) the answer to theirs."""
-        following = self._after(Step.ATTACH)
+        following = self._next_state(Step.ATTACH)
         self.session.send(Step.ATTACH, attach)
         self.local_state = following
         self.snd_settle_mode, self.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
@@ -116,7 +116,7 @@ class Link:
         """
         if self.is_over:
             return
-        theirs = self._theirs()
+        theirs = self._require_remote_attach()
         if self.on_accept is not None:
             properties = {**(properties or {}), **self.on_accept()}
         answer = Attach(
@@ -137,7 +137,7 @@ class Link:
         except FrameTooLarge as error:
             self.refuse(Error(condition=FRAME_SIZE_TOO_SMALL, description=str(error)))
         else:
-            self.remote_attach = _essence(theirs)
+            self.remote_attach = _addresses_only(theirs)
 
     def refuse(self, error: Error) -> None:
         """Answer the peer's attach with one that has neither source nor target, and a detach that says why."""
@@ -162,7 +162,7 @@ class Link:
         """Detach our end. The link has ended when the peer answers (LinkDetached)."""
         if self.is_over:
             return
-        following = self._after(Step.DETACH)
+        following = self._next_state(Step.DETACH)
         try:
             self.session.send(Step.DETACH, Detach(handle=self.handle, closed=closed, error=error))
         except FrameTooLarge:  # the condition is what counts
@@ -183,7 +183,7 @@ class Link:
         """Tell the peer this link's state."""
         if self.is_over:
             return
-        self._after(Step.FLOW)
+        self._next_state(Step.FLOW)
         knows_count = self.role is Role.SENDER or self.remote_state is not LinkState.UNATTACHED
         self.session.send_flow(
             handle=self.handle,
@@ -204,13 +204,13 @@ class Link:
         """Take over what the peer says of this link; True where the program should hear of it."""
         raise NotImplementedError
 
-    def _theirs(self) -> Attach:
+    def _require_remote_attach(self) -> Attach:
         if self.remote_attach is None:
             raise LocalError(f"{self!r} was not asked for by the peer")
         return self.remote_attach
 
 
-def _essence(attach: Attach) -> Attach:
+def _addresses_only(attach: Attach) -> Attach:
     """What is worth keeping of an attach for as long as its link is there: a peer may attach thousands of links."""
     return Attach(
         name=attach.name,

@@ -200,7 +200,7 @@ class Message:
             values, _ = decode(self.payload, self._spans[section][1], self._limits)
         if not isinstance(values, list):
             raise DecodeError(f"{shape.symbol} is not a list")
-        plan, given = shape.plan, len(values)
+        plan, given = shape.field_specs, len(values)
         if given > len(plan):
             raise DecodeError(f"{shape.symbol} has {given} fields, more than the {len(plan)} it can have")
         found: list[Any] = []
@@ -378,7 +378,7 @@ def build(
 
 def section_of(shape: type[Composite], values: tuple[object, ...]) -> bytes:
     """The header or the properties with these fields, in order; a list may leave out the nulls that end it."""
-    plan, count = shape.plan, len(values)
+    plan, count = shape.field_specs, len(values)
     while count and values[count - 1] is None:
         count -= 1
     out, body = bytearray((0x00, 0x53, shape.code)), bytearray()

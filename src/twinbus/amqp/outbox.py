@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from twinbus.amqp.session import Session
 
 
-class _Parcel:
+class _QueuedTransfer:
     """A message on its way out, and how much of it has left."""
 
-    __slots__ = ("at", "delivery", "is_aborted", "link", "message_format", "payload", "state")
+    __slots__ = ("delivery", "is_aborted", "link", "message_format", "payload", "sent_bytes", "state")
 
     def __init__(
         self, link: Sender, delivery: OutgoingDelivery, payload: bytes, message_format: int, state: Composite | None
@@ -35,16 +35,16 @@ class _Parcel:
         self.payload = payload
         self.message_format = message_format
         self.state = state
-        self.at = 0
+        self.sent_bytes = 0
         self.is_aborted = False
 
     @property
-    def has_left(self) -> bool:
+    def is_started(self) -> bool:
         """Some of it has."""
         return self.delivery.delivery_id is not None
 
 
-class Outbox:
+class SendQueue:
     """The way out of a session."""
 
     def __init__(self, session: Session) -> None:
@@ -54,7 +54,7 @@ class Outbox:
         self.next_id = 0
         """Of the next transfer frame."""
         self._session = session
-        self._waiting: deque[_Parcel] = deque()
+        self._waiting: deque[_QueuedTransfer] = deque()
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +64,7 @@ class Outbox:
     @property
     def waiting_bytes(self) -> int:
         """Of messages that wait for the window."""
-        return sum(len(parcel.payload) - parcel.at for parcel in self._waiting)
+        return sum(len(parcel.payload) - parcel.sent_bytes for parcel in self._waiting)
 
     def receive_flow(self, flow: Flow) -> bool:
         """The peer's account of its window: True where it was closed and is open now."""
@@ -72,7 +72,7 @@ class Outbox:
         on_the_way = (self.next_id - (flow.next_incoming_id or 0)) & SERIAL_MASK
         was_closed = self.window <= 0
         self.window = max(0, flow.incoming_window - (on_the_way if on_the_way < SERIAL_HALF else 0))
-        self.release()
+        self.send_queued()
         return was_closed and self.window > 0
 
     def write_frame(self, head: bytes, payload: bytes) -> None:
@@ -88,44 +88,44 @@ class Outbox:
         self.next_id = (self.next_id + count) & SERIAL_MASK
         self._session.connection.write(*chunks)
 
-    def post(
+    def enqueue(
         self, link: Sender, delivery: OutgoingDelivery, payload: bytes, message_format: int, state: Composite | None
     ) -> None:
         """Send a message that takes several frames, or has to wait, or has a state."""
         link.waiting_count += 1
-        self._waiting.append(_Parcel(link, delivery, payload, message_format, state))
-        self.release()
+        self._waiting.append(_QueuedTransfer(link, delivery, payload, message_format, state))
+        self.send_queued()
 
-    def release(self) -> None:
+    def send_queued(self) -> None:
         """Send what waits, as far as the window goes."""
         waiting = self._waiting
         while waiting and self.window > 0:
             parcel = waiting[0]
-            if not parcel.has_left:
+            if not parcel.is_started:
                 parcel.link.waiting_count -= 1
-                parcel.link.book(parcel.delivery)
-            if self._send_piece(parcel):
+                parcel.link.assign_delivery_id(parcel.delivery)
+            if self._send_next_frame(parcel):
                 waiting.popleft()
-                parcel.link.parcel_left()
+                parcel.link.on_queued_sent()
 
-    def _send_piece(self, parcel: _Parcel) -> bool:
+    def _send_next_frame(self, queued: _QueuedTransfer) -> bool:
         """Send the next frame of a message: True if it was the last."""
-        session, delivery, is_first = self._session, parcel.delivery, parcel.at == 0
+        session, delivery, is_first = self._session, queued.delivery, queued.sent_bytes == 0
         # Only the first frame says which delivery it is: pyamqp takes any frame that does for the first.
         transfer = Transfer(
-            handle=parcel.link.handle,
+            handle=queued.link.handle,
             delivery_id=delivery.delivery_id if is_first else None,
             delivery_tag=delivery.tag if is_first else None,
-            message_format=parcel.message_format if is_first else None,
+            message_format=queued.message_format if is_first else None,
             settled=delivery.settled,
             more=True,
-            state=parcel.state,
-            aborted=parcel.is_aborted,
+            state=queued.state,
+            aborted=queued.is_aborted,
         )
         room = session.max_frame_size - HEADER_SIZE - len(transfer.encode())
-        piece = b"" if parcel.is_aborted else parcel.payload[parcel.at : parcel.at + room]
-        parcel.at += len(piece)
-        is_last = parcel.is_aborted or parcel.at == len(parcel.payload)
+        piece = b"" if queued.is_aborted else queued.payload[queued.sent_bytes : queued.sent_bytes + room]
+        queued.sent_bytes += len(piece)
+        is_last = queued.is_aborted or queued.sent_bytes == len(queued.payload)
         transfer.more = not is_last
         body = transfer.encode()
         head = FRAME_HEADER.pack(HEADER_SIZE + len(body) + len(piece), DATA_OFFSET, 0, session.channel) + body
@@ -136,7 +136,7 @@ class Outbox:
         """Take a message back: False if all of it has left already. What has left of it is aborted."""
         for parcel in self._waiting:
             if parcel.delivery is delivery and not parcel.is_aborted:
-                if parcel.has_left:
+                if parcel.is_started:
                     parcel.is_aborted = True
                     delivery.settled = True
                 else:
@@ -152,14 +152,14 @@ class Outbox:
             return []
         dropped = [parcel for parcel in self._waiting if parcel.link is link]
         self._waiting = deque(parcel for parcel in self._waiting if parcel.link is not link)
-        return [parcel.delivery for parcel in dropped if not parcel.has_left]
+        return [parcel.delivery for parcel in dropped if not parcel.is_started]
 
-    def holds(self, link: Sender) -> bool:
+    def has_queued(self, link: Sender) -> bool:
         """Something of a link's has not left."""
         return any(parcel.link is link for parcel in self._waiting)
 
     def clear(self) -> list[OutgoingDelivery]:
         """Forget everything: the messages of which nothing has left."""
-        dropped = [parcel.delivery for parcel in self._waiting if not parcel.has_left]
+        dropped = [parcel.delivery for parcel in self._waiting if not parcel.is_started]
         self._waiting.clear()
         return dropped

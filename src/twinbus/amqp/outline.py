@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-Outline: TypeAlias = "tuple[int, int, int, int, int, int]"
+MessageLayout: TypeAlias = "tuple[int, int, int, int, int, int]"
 """Offsets into a message: end of the header (0 where there is none), start and end of the message annotations (the same
 where there are none), start and end of the properties, start of the body."""
 
@@ -19,7 +19,7 @@ def uint32_at(payload: bytes, at: int) -> int:
     return payload[at] << 24 | payload[at + 1] << 16 | payload[at + 2] << 8 | payload[at + 3]
 
 
-def outline_of(payload: bytes) -> Outline | None:
+def layout_of(payload: bytes) -> MessageLayout | None:
     """The outline of a message that has properties with a message-id, and a body; None of any other."""
     at, end, last, body_at = 0, len(payload), 0x6F, 0
     header_end = annotations_at = annotations_end = properties_at = properties_end = 0
@@ -58,7 +58,7 @@ def outline_of(payload: bytes) -> Outline | None:
     return header_end, annotations_at, annotations_end, properties_at, properties_end, body_at
 
 
-def binaries_of(payload: bytes) -> list[bytes] | None:
+def data_of(payload: bytes) -> list[bytes] | None:
     """The binaries of a body of data, with which a message ends; None of any other message."""
     at, end, last = 0, len(payload), 0x6F
     found: list[bytes] = []

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-class Bound(Protocol):
+class BoundSocket(Protocol):
     """A socket, as far as listeners need it."""
 
     def getsockname(self) -> Any:  # noqa: ANN401  # as `socket` has it
         """Where it is."""
 
 
-class Accepting(Protocol):
+class AcceptingServer(Protocol):
     """What accepts connections: a server of asyncio, or another."""
 
     @property
-    def sockets(self) -> Sequence[Bound]:
+    def sockets(self) -> Sequence[BoundSocket]:
         """Where."""
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Accepting(Protocol):
         """It has let go of its sockets."""
 
 
-class Slot(Protocol):
+class ConnectionSlot(Protocol):
     """The place of an accepted connection among all connections of its process."""
 
     def authenticated(self) -> None:
@@ -59,13 +59,13 @@ class Slot(Protocol):
         """The socket is closed."""
 
 
-MakeProtocol: TypeAlias = "Callable[[Slot | None], asyncio.BaseProtocol]"
+MakeProtocol: TypeAlias = "Callable[[ConnectionSlot | None], asyncio.BaseProtocol]"
 """Makes what serves a connection; None where connections are not counted at accept."""
-Serve: TypeAlias = "Callable[[MakeProtocol, ssl.SSLContext | None, float], Awaitable[Accepting]]"
+StartAccepting: TypeAlias = "Callable[[MakeProtocol, ssl.SSLContext | None, float], Awaitable[AcceptingServer]]"
 """Starts accepting: what a connection is given to, TLS, and how many seconds that may take to be agreed on."""
 
 
-class Peers:
+class AcceptedPeers:
     """Those of one listening socket."""
 
     def __init__(self, max_connections: int | None = None) -> None:
@@ -100,10 +100,10 @@ class Peers:
             peer.transport.abort()
 
 
-class Listener(Peers):
+class Listener(AcceptedPeers):
     """A listening socket and the peers that came through it. Made by `aio.listen`."""
 
-    _server: Accepting
+    _server: AcceptingServer
 
     @property
     def port(self) -> int:

@@ -23,8 +23,8 @@ from twinbus.amqp.composite import (
     USHORT,
     Composite,
     composite,
-    of,
     one_of,
+    typed_field,
 )
 from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
 
@@ -35,9 +35,9 @@ UNLIMITED: Final = 2**32 - 1
 class Error(Composite):
     """Why something was refused, detached, ended or closed."""
 
-    condition: str = of(SYMBOL)
-    description: str | None = of(STRING, default=None)
-    info: dict[str, object] | None = of(FIELDS, default=None)
+    condition: str = typed_field(SYMBOL)
+    description: str | None = typed_field(STRING, default=None)
+    info: dict[str, object] | None = typed_field(FIELDS, default=None)
 
 
 ERROR: Final = one_of(Error)
@@ -47,116 +47,116 @@ ERROR: Final = one_of(Error)
 class Open(Composite):
     """What each end says of itself first."""
 
-    container_id: str = of(STRING)
-    hostname: str | None = of(STRING, default=None)
-    max_frame_size: int = of(UINT, default=UNLIMITED)
-    channel_max: int = of(USHORT, default=65_535)
-    idle_time_out: int | None = of(UINT, default=None)
-    outgoing_locales: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    incoming_locales: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    offered_capabilities: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    desired_capabilities: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    properties: dict[str, object] | None = of(FIELDS, default=None)
+    container_id: str = typed_field(STRING)
+    hostname: str | None = typed_field(STRING, default=None)
+    max_frame_size: int = typed_field(UINT, default=UNLIMITED)
+    channel_max: int = typed_field(USHORT, default=65_535)
+    idle_time_out: int | None = typed_field(UINT, default=None)
+    outgoing_locales: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    incoming_locales: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    offered_capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    desired_capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    properties: dict[str, object] | None = typed_field(FIELDS, default=None)
 
 
 @composite(0x11, "amqp:begin:list")
 class Begin(Composite):
     """Starts a session on a channel, or answers one."""
 
-    remote_channel: int | None = of(USHORT, default=None)
-    next_outgoing_id: int = of(UINT)
-    incoming_window: int = of(UINT)
-    outgoing_window: int = of(UINT)
-    handle_max: int = of(UINT, default=UNLIMITED)
-    offered_capabilities: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    desired_capabilities: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    properties: dict[str, object] | None = of(FIELDS, default=None)
+    remote_channel: int | None = typed_field(USHORT, default=None)
+    next_outgoing_id: int = typed_field(UINT)
+    incoming_window: int = typed_field(UINT)
+    outgoing_window: int = typed_field(UINT)
+    handle_max: int = typed_field(UINT, default=UNLIMITED)
+    offered_capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    desired_capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    properties: dict[str, object] | None = typed_field(FIELDS, default=None)
 
 
 @composite(0x12, "amqp:attach:list")
 class Attach(Composite):
     """Attaches a link to a session, or answers one."""
 
-    name: str = of(STRING)
-    handle: int = of(UINT)
-    role: bool = of(BOOLEAN)
-    snd_settle_mode: int = of(UBYTE, default=SenderSettleMode.MIXED)
-    rcv_settle_mode: int = of(UBYTE, default=ReceiverSettleMode.FIRST)
-    source: object = of(ANY, default=None)
-    target: object = of(ANY, default=None)
-    unsettled: dict[object, object] | None = of(MAP, default=None)
-    incomplete_unsettled: bool = of(BOOLEAN, default=False)
-    initial_delivery_count: int | None = of(UINT, default=None)
-    max_message_size: int | None = of(ULONG, default=None)
-    offered_capabilities: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    desired_capabilities: tuple[str, ...] | None = of(SYMBOLS, default=None)
-    properties: dict[str, object] | None = of(FIELDS, default=None)
+    name: str = typed_field(STRING)
+    handle: int = typed_field(UINT)
+    role: bool = typed_field(BOOLEAN)
+    snd_settle_mode: int = typed_field(UBYTE, default=SenderSettleMode.MIXED)
+    rcv_settle_mode: int = typed_field(UBYTE, default=ReceiverSettleMode.FIRST)
+    source: object = typed_field(ANY, default=None)
+    target: object = typed_field(ANY, default=None)
+    unsettled: dict[object, object] | None = typed_field(MAP, default=None)
+    incomplete_unsettled: bool = typed_field(BOOLEAN, default=False)
+    initial_delivery_count: int | None = typed_field(UINT, default=None)
+    max_message_size: int | None = typed_field(ULONG, default=None)
+    offered_capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    desired_capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)
+    properties: dict[str, object] | None = typed_field(FIELDS, default=None)
 
 
 @composite(0x13, "amqp:flow:list")
 class Flow(Composite):
     """The state of a session's windows and, with a handle, of a link's credit."""
 
-    next_incoming_id: int | None = of(UINT, default=None)
-    incoming_window: int = of(UINT)
-    next_outgoing_id: int = of(UINT)
-    outgoing_window: int = of(UINT)
-    handle: int | None = of(UINT, default=None)
-    delivery_count: int | None = of(UINT, default=None)
-    link_credit: int | None = of(UINT, default=None)
-    available: int | None = of(UINT, default=None)
-    drain: bool = of(BOOLEAN, default=False)
-    echo: bool = of(BOOLEAN, default=False)
-    properties: dict[str, object] | None = of(FIELDS, default=None)
+    next_incoming_id: int | None = typed_field(UINT, default=None)
+    incoming_window: int = typed_field(UINT)
+    next_outgoing_id: int = typed_field(UINT)
+    outgoing_window: int = typed_field(UINT)
+    handle: int | None = typed_field(UINT, default=None)
+    delivery_count: int | None = typed_field(UINT, default=None)
+    link_credit: int | None = typed_field(UINT, default=None)
+    available: int | None = typed_field(UINT, default=None)
+    drain: bool = typed_field(BOOLEAN, default=False)
+    echo: bool = typed_field(BOOLEAN, default=False)
+    properties: dict[str, object] | None = typed_field(FIELDS, default=None)
 
 
 @composite(0x14, "amqp:transfer:list")
 class Transfer(Composite):
     """One frame of a message; the message's bytes follow it in the frame."""
 
-    handle: int = of(UINT)
-    delivery_id: int | None = of(UINT, default=None)
-    delivery_tag: bytes | None = of(BINARY, default=None)
-    message_format: int | None = of(UINT, default=None)
-    settled: bool | None = of(BOOLEAN, default=None)
-    more: bool = of(BOOLEAN, default=False)
-    rcv_settle_mode: int | None = of(UBYTE, default=None)
-    state: object = of(ANY, default=None)
-    resume: bool = of(BOOLEAN, default=False)
-    aborted: bool = of(BOOLEAN, default=False)
-    batchable: bool = of(BOOLEAN, default=False)
+    handle: int = typed_field(UINT)
+    delivery_id: int | None = typed_field(UINT, default=None)
+    delivery_tag: bytes | None = typed_field(BINARY, default=None)
+    message_format: int | None = typed_field(UINT, default=None)
+    settled: bool | None = typed_field(BOOLEAN, default=None)
+    more: bool = typed_field(BOOLEAN, default=False)
+    rcv_settle_mode: int | None = typed_field(UBYTE, default=None)
+    state: object = typed_field(ANY, default=None)
+    resume: bool = typed_field(BOOLEAN, default=False)
+    aborted: bool = typed_field(BOOLEAN, default=False)
+    batchable: bool = typed_field(BOOLEAN, default=False)
 
 
 @composite(0x15, "amqp:disposition:list")
 class Disposition(Composite):
     """What became of a range of deliveries."""
 
-    role: bool = of(BOOLEAN)
-    first: int = of(UINT)
-    last: int | None = of(UINT, default=None)
-    settled: bool = of(BOOLEAN, default=False)
-    state: object = of(ANY, default=None)
-    batchable: bool = of(BOOLEAN, default=False)
+    role: bool = typed_field(BOOLEAN)
+    first: int = typed_field(UINT)
+    last: int | None = typed_field(UINT, default=None)
+    settled: bool = typed_field(BOOLEAN, default=False)
+    state: object = typed_field(ANY, default=None)
+    batchable: bool = typed_field(BOOLEAN, default=False)
 
 
 @composite(0x16, "amqp:detach:list")
 class Detach(Composite):
     """Detaches a link; for good if `closed`."""
 
-    handle: int = of(UINT)
-    closed: bool = of(BOOLEAN, default=False)
-    error: Error | None = of(ERROR, default=None)
+    handle: int = typed_field(UINT)
+    closed: bool = typed_field(BOOLEAN, default=False)
+    error: Error | None = typed_field(ERROR, default=None)
 
 
 @composite(0x17, "amqp:end:list")
 class End(Composite):
     """Ends a session."""
 
-    error: Error | None = of(ERROR, default=None)
+    error: Error | None = typed_field(ERROR, default=None)
 
 
 @composite(0x18, "amqp:close:list")
 class Close(Composite):
     """Closes a connection."""
 
-    error: Error | None = of(ERROR, default=None)
+    error: Error | None = typed_field(ERROR, default=None)

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from twinbus.amqp.sasl import SaslLayer
 
 
-class Prelude:
+class Handshake:
     """The first bytes of a connection, seen from our end."""
 
     def __init__(self, connection: Connection, sasl: SaslLayer | None) -> None:
         """Without a SASL layer there is only one header each way."""
-        self.is_over = False
-        self.needed = HEADER_SIZE
+        self.is_done = False
+        self.needed_bytes = HEADER_SIZE
         """Bytes there must be before reading on makes sense; 0 while the program has to answer first."""
         self._connection = connection
         self._sasl = sasl
         self._in_sasl = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """A client's first words."""
         if self._sasl is not None:
             self._connection.write(SASL_HEADER)
@@ -50,7 +50,7 @@ class Prelude:
             self._connection.send_header()
             self._connection.send_open()
 
-    def offer(self, mechanisms: tuple[str, ...]) -> None:
+    def offer_mechanisms(self, mechanisms: tuple[str, ...]) -> None:
         """Offer these mechanisms, in place of those that the layer was made with."""
         layer = self._layer()
         if layer.state is not SaslState.AWAITING_MECHANISMS:
@@ -65,9 +65,9 @@ class Prelude:
     def consume(self, data: bytes, at: int, events: list[Event]) -> int:
         """Read one header or one frame of SASL: where it ends, or `at` if there is none yet."""
         if self.awaits_program:
-            self.needed = 0
+            self.needed_bytes = 0
             return at
-        self.needed = HEADER_SIZE
+        self.needed_bytes = HEADER_SIZE
         return self._consume_frame(data, at, events) if self._in_sasl else self._consume_header(data, at, events)
 
     def _consume_header(self, data: bytes, at: int, events: list[Event]) -> int:
@@ -86,7 +86,7 @@ class Prelude:
         if size > limits.max_frame_size or offset < DATA_OFFSET or body > stop or frame_type != SASL_FRAME:
             raise bad_frame(size, offset, frame_type, limits)
         if stop > len(data):
-            self.needed = size
+            self.needed_bytes = size
             return at
         performative, _ = read_performative(data, body, stop, limits)
         self._receive_sasl(performative, events)
@@ -101,7 +101,7 @@ class Prelude:
             return
         sasl_is_missing = sasl is not None and sasl.is_required and sasl.state is not SaslState.DONE
         if header == AMQP_HEADER and not sasl_is_missing:
-            self.is_over = True
+            self.is_done = True
             connection.receive_header()
             return
         if not connection.is_client:  # the answer to a header we do not speak is the one we do

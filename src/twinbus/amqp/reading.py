@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from twinbus.amqp.turn import STRANGER_TURN_S, TURN_S, Backlog, Turn
+from twinbus.amqp.turn import TIME_SLICE_S, UNAUTHENTICATED_TIME_SLICE_S, HeldInputQueue, TimeSlice
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.connection import Connection
 
-PIECE_WORK: Final = 1_024
+WORK_PER_SLICE: Final = 1_024
 """What a server handles of one peer's input before it looks at the clock: 1,024 transfers, or 32 attaches."""
-LOOKS: Final = 5
+CHECKS_PER_SILENCE_LIMIT: Final = 5
 """In an agreed limit of silence, at whether a peer reads: nothing is read from it until it does."""
-_backlogs: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Backlog]] = WeakKeyDictionary()
+_held_input_queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, HeldInputQueue]] = WeakKeyDictionary()
 
 
-def backlog_of(loop: asyncio.AbstractEventLoop) -> Backlog:
+def held_input_queue_of(loop: asyncio.AbstractEventLoop) -> HeldInputQueue:
     """The backlog that all peers of a loop share."""
-    found = _backlogs.get(loop)
+    found = _held_input_queues.get(loop)
     if found is None:
-        found = _backlogs[loop] = Backlog(time.monotonic, loop.call_soon)
+        found = _held_input_queues[loop] = HeldInputQueue(time.monotonic, loop.call_soon)
     return found
 
 
-class Reading:
+class PeerInput:
     """The input of one peer."""
 
     def __init__(self, peer: Peer, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,52 +46,52 @@ class Reading:
         self._peer = peer
         self._connection = connection
         self._loop = loop
-        self._turn = Turn(time.monotonic, loop.call_soon, self.balance)
-        self._backlog = backlog_of(loop)
-        self._is_in_backlog = False
-        self._unwritten = 0
+        self._time_slice = TimeSlice(time.monotonic, loop.call_soon, self.update_paused)
+        self._held_input_queue = held_input_queue_of(loop)
+        self._is_queued = False
+        self._unwritten_bytes = 0
         """Bytes that the socket had not taken when that was last looked at."""
-        self._work = None if connection.is_client else PIECE_WORK
+        self._max_work = None if connection.is_client else WORK_PER_SLICE
 
     def receive(self, data: bytes) -> None:
         """Handle what has come, as far as the peer's turn goes."""
         connection = self._connection
-        self._turn.begin()
-        if self._work is not None and connection.has_held_input:
+        self._time_slice.begin()
+        if self._max_work is not None and connection.has_held_input:
             work: int | None = 0  # it was on its way when reading was paused: it is held behind the rest
         else:
-            work = self._work
+            work = self._max_work
         self._peer.handle(connection.receive_data(data, now=self._loop.time(), work=work))
         if work != 0 and connection.has_held_input:
-            self._read_on()
+            self._read_held()
         self._peer.flush_due()
-        self._turn.end()
+        self._time_slice.end()
 
-    def _read_on(self) -> None:
+    def _read_held(self) -> None:
         """Go on piece by piece until the turn is over; the rest waits in the backlog."""
-        connection, turn_s = self._connection, self.turn_s
-        while connection.has_held_input and not self._turn.has_lasted(turn_s):
-            self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
+        connection, turn_s = self._connection, self.time_slice_s
+        while connection.has_held_input and not self._time_slice.is_used_up(turn_s):
+            self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._max_work))
 
     @property
-    def turn_s(self) -> float:
+    def time_slice_s(self) -> float:
         """How long the peer's input may be handled at a time; less before the peer has shown credentials."""
         connection = self._connection
-        return STRANGER_TURN_S if connection.limits is not connection.settings.limits else TURN_S
+        return UNAUTHENTICATED_TIME_SLICE_S if connection.limits is not connection.settings.limits else TIME_SLICE_S
 
-    def go_on(self) -> None:
+    def read_held(self) -> None:
         """Read what could not be read before the handler answered, if it has. A server does so in its next turn."""
         connection = self._connection
-        while self._work is None and connection.has_held_input:
+        while self._max_work is None and connection.has_held_input:
             self._peer.handle(connection.receive_data(b"", now=self._loop.time()))
 
-    def read_piece(self) -> bool:
+    def read_slice(self) -> bool:
         """Handle a piece of the input that is held; True where there is more. For the backlog alone."""
         connection = self._connection
         try:
             if connection.has_held_input and not self._is_full:
-                self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._work))
-            has_more = self._is_in_backlog = connection.has_held_input and not self._is_full
+                self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._max_work))
+            has_more = self._is_queued = connection.has_held_input and not self._is_full
             self._peer.flush_due()
         except BaseException:
             self._peer.transport.abort()  # nobody would ever read on
@@ -105,12 +105,12 @@ class Reading:
         return not self._peer.is_writable or connection.unanswered_bytes > connection.limits.max_unanswered_bytes
 
     @property
-    def look_in_s(self) -> float:
+    def check_in_s(self) -> float:
         """How soon it has to be looked at whether the peer reads; infinite where nobody needs to know."""
-        limit_s = self._connection.agreement.limit_s
-        return limit_s / LOOKS if limit_s > 0 and not self._peer.is_writable else float("inf")
+        limit_s = self._connection.silence_limit.limit_s
+        return limit_s / CHECKS_PER_SILENCE_LIMIT if limit_s > 0 and not self._peer.is_writable else float("inf")
 
-    def excuse_silence(self, now: float) -> None:
+    def excuse_paused_peer(self, now: float) -> None:
         """While nothing is read from the peer its silence is our doing, unless it does not read either.
 
         One that reads slowly is excused as far as an agreed limit of silence goes, and from no other.
@@ -118,22 +118,22 @@ class Reading:
         if not self.is_paused:
             return
         if self._peer.is_writable:
-            self._connection.excuse_silence(now=now)
+            self._connection.mark_received(now=now)
             return
-        before, self._unwritten = self._unwritten, self._peer.transport.get_write_buffer_size()
-        if self._unwritten < before:
-            self._connection.agreement.note_progress(now)
+        before, self._unwritten_bytes = self._unwritten_bytes, self._peer.transport.get_write_buffer_size()
+        if self._unwritten_bytes < before:
+            self._connection.silence_limit.note_progress(now)
 
-    def balance(self) -> None:
+    def update_paused(self) -> None:
         """Pause or resume reading, as is right now."""
         transport = self._peer.transport
-        if self._work is None or transport.is_closing():
+        if self._max_work is None or transport.is_closing():
             return
         has_held_input, is_full = self._connection.has_held_input, self._is_full
-        if has_held_input and not is_full and not self._is_in_backlog:
-            self._is_in_backlog = True
-            self._backlog.add(self)
-        pause = has_held_input or is_full or self._turn.is_over
+        if has_held_input and not is_full and not self._is_queued:
+            self._is_queued = True
+            self._held_input_queue.add(self)
+        pause = has_held_input or is_full or self._time_slice.is_over
         if pause and not self.is_paused:
             transport.pause_reading()
         elif self.is_paused and not pause:

@@ -56,11 +56,11 @@ class Receiver(Link):
         """How many messages the peer says it has waiting."""
         self.max_message_size = session.limits.max_message_size
         self._window = 0
-        self._ceiling = 0
+        self._max_delivery_count = 0
         """The delivery count up to which the peer may send: a smaller grant does not call back what is on its way."""
         self._partial: _Partial | None = None
         self._enforce_credit = session.limits.enforce_credit
-        self._ledger = session.ledger
+        self._unsettled_deliveries = session.unsettled_deliveries
 
     def attach(self, attach: Attach) -> None:
         """Send our attach; the size it advertises is the one that is kept."""
@@ -77,8 +77,8 @@ class Receiver(Link):
             return
         self.credit = credit
         ceiling = (self.delivery_count + credit) & SERIAL_MASK
-        if (ceiling - self._ceiling) & SERIAL_MASK < SERIAL_HALF:
-            self._ceiling = ceiling
+        if (ceiling - self._max_delivery_count) & SERIAL_MASK < SERIAL_HALF:
+            self._max_delivery_count = ceiling
         self.is_draining = drain
         self.send_flow(echo=echo)
 
@@ -87,7 +87,7 @@ class Receiver(Link):
         self._window = window
         self.grant(max(0, window - self.unanswered_count))
 
-    def stop_topping_up(self) -> None:
+    def stop_replenishing(self) -> None:
         """Grant no more than is granted: `keep_credit` is over."""
         self._window = 0
 
@@ -107,10 +107,10 @@ class Receiver(Link):
         unanswered. One whose link or session is gone is passed over. `settled=False` leaves the last word to the
         sender (receiver-settle-mode second); a server settles in that mode, too: pyamqp's senders wait for it.
         """
-        self.session.ledger.dispose(Role.RECEIVER, deliveries, state, settled=settled)
-        self.top_up()
+        self.session.unsettled_deliveries.send_outcome(Role.RECEIVER, deliveries, state, settled=settled)
+        self.replenish()
 
-    def top_up(self) -> None:
+    def replenish(self) -> None:
         """Grant more where the window set by `keep_credit` is half empty."""
         window = self._window
         if not window or self.is_draining or not self.is_attached:
@@ -145,7 +145,7 @@ class Receiver(Link):
                 return None
             raise LinkViolation(TRANSFER_LIMIT_EXCEEDED, "a message was sent before the link was accepted")
         if self._partial is not None or not tail.is_whole:
-            return self._receive_piece(delivery_id, tag, tail, payload)
+            return self._receive_partial(delivery_id, tag, tail, payload)
         if delivery_id is None or tag is None or len(tag) > MAX_TAG_BYTES:
             raise _incomplete_start(self)
         if self.credit > 0:  # as `_use_credit`, without the call: this is once for every message
@@ -156,17 +156,17 @@ class Receiver(Link):
         if len(payload) > self.max_message_size:
             return self._reject(delivery_id, len(payload), settled=tail.settled)
         delivery = IncomingDelivery(self, delivery_id, tag, tail.message_format, payload, tail.settled, tail.state)
-        self._ledger.add_incoming(delivery)
+        self._unsettled_deliveries.add_incoming(delivery)
         return delivery
 
     def _use_credit(self) -> None:
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         if self.credit > 0:
             self.credit -= 1
-        elif self._enforce_credit and (self._ceiling - self.delivery_count) & SERIAL_MASK >= SERIAL_HALF:
+        elif self._enforce_credit and (self._max_delivery_count - self.delivery_count) & SERIAL_MASK >= SERIAL_HALF:
             raise LinkViolation(TRANSFER_LIMIT_EXCEEDED, "a message was sent without credit for it")
 
-    def _receive_piece(
+    def _receive_partial(
         self, delivery_id: int | None, tag: bytes | None, tail: TransferTail, payload: bytes
     ) -> IncomingDelivery | int | None:
         partial = self._partial
@@ -182,9 +182,9 @@ class Receiver(Link):
             )
         if tail.aborted:
             self.drop_partial()
-            self.top_up()
+            self.replenish()
             return None
-        self._add_piece(partial, tail, payload)
+        self._append_partial(partial, tail, payload)
         if tail.more:
             return None
         self.drop_partial()
@@ -194,10 +194,10 @@ class Receiver(Link):
         delivery = IncomingDelivery(
             self, partial.delivery_id, partial.tag, partial.message_format, whole, partial.settled, partial.state
         )
-        self._ledger.add_incoming(delivery)
+        self._unsettled_deliveries.add_incoming(delivery)
         return delivery
 
-    def _add_piece(self, partial: _Partial, tail: TransferTail, payload: bytes) -> None:
+    def _append_partial(self, partial: _Partial, tail: TransferTail, payload: bytes) -> None:
         partial.size += len(payload)
         partial.settled = partial.settled or tail.settled
         partial.state = tail.state if tail.state is not None else partial.state
@@ -220,8 +220,10 @@ class Receiver(Link):
         if settled:  # there is no other way to tell
             raise LinkViolation(MESSAGE_SIZE_EXCEEDED, message)
         error = Error(condition=MESSAGE_SIZE_EXCEEDED, description=message)
-        self.session.ledger.send_disposition(Role.RECEIVER, delivery_id, delivery_id, Rejected(error=error).encode())
-        self.top_up()
+        self.session.unsettled_deliveries.send_disposition(
+            Role.RECEIVER, delivery_id, delivery_id, Rejected(error=error).encode()
+        )
+        self.replenish()
         return size
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.composite import BINARY, STRING, SYMBOL, SYMBOLS, UBYTE, Composite, composite, of
+from twinbus.amqp.composite import BINARY, STRING, SYMBOL, SYMBOLS, UBYTE, Composite, composite, typed_field
 from twinbus.amqp.errors import ILLEGAL_STATE, DecodeError, LocalError, Violation
 from twinbus.amqp.events import SaslChallengeReceived, SaslFailed, SaslInitReceived, SaslResponseReceived
 from twinbus.amqp.frames import SASL_FRAME, frame
@@ -46,38 +46,38 @@ class SaslCode(IntEnum):
 class SaslMechanisms(Composite):
     """What the server offers."""
 
-    sasl_server_mechanisms: tuple[str, ...] = of(SYMBOLS)
+    sasl_server_mechanisms: tuple[str, ...] = typed_field(SYMBOLS)
 
 
 @composite(0x41, "amqp:sasl-init:list")
 class SaslInit(Composite):
     """What the client chose, with its first words."""
 
-    mechanism: str = of(SYMBOL)
-    initial_response: bytes | None = of(BINARY, default=None)
-    hostname: str | None = of(STRING, default=None)
+    mechanism: str = typed_field(SYMBOL)
+    initial_response: bytes | None = typed_field(BINARY, default=None)
+    hostname: str | None = typed_field(STRING, default=None)
 
 
 @composite(0x42, "amqp:sasl-challenge:list")
 class SaslChallenge(Composite):
     """A question of the server's."""
 
-    challenge: bytes = of(BINARY)
+    challenge: bytes = typed_field(BINARY)
 
 
 @composite(0x43, "amqp:sasl-response:list")
 class SaslResponse(Composite):
     """The client's answer."""
 
-    response: bytes = of(BINARY)
+    response: bytes = typed_field(BINARY)
 
 
 @composite(0x44, "amqp:sasl-outcome:list")
 class SaslOutcome(Composite):
     """The server's word on it."""
 
-    outcome: int = of(UBYTE)
-    additional_data: bytes | None = of(BINARY, default=None)
+    outcome: int = typed_field(UBYTE)
+    additional_data: bytes | None = typed_field(BINARY, default=None)
 
 
 STEPS: Final[dict[type[Composite], SaslStep]] = {

@@ -18,7 +18,7 @@ from twinbus.amqp.composite import (
     UINT,
     Composite,
     composite,
-    of,
+    typed_field,
 )
 
 
@@ -26,30 +26,30 @@ from twinbus.amqp.composite import (
 class Header(Composite):
     """How the message is to be delivered."""
 
-    durable: bool = of(BOOLEAN, default=False)
-    priority: int = of(UBYTE, default=4)
-    ttl: int | None = of(UINT, default=None)
-    first_acquirer: bool = of(BOOLEAN, default=False)
-    delivery_count: int = of(UINT, default=0)
+    durable: bool = typed_field(BOOLEAN, default=False)
+    priority: int = typed_field(UBYTE, default=4)
+    ttl: int | None = typed_field(UINT, default=None)
+    first_acquirer: bool = typed_field(BOOLEAN, default=False)
+    delivery_count: int = typed_field(UINT, default=0)
 
 
 @composite(0x73, "amqp:properties:list")
 class Properties(Composite):
     """What the sender said of the message; no one on the way changes it."""
 
-    message_id: object = of(MESSAGE_ID, default=None)
-    user_id: bytes | None = of(BINARY, default=None)
-    to: str | None = of(STRING, default=None)
-    subject: str | None = of(STRING, default=None)
-    reply_to: str | None = of(STRING, default=None)
-    correlation_id: object = of(MESSAGE_ID, default=None)
-    content_type: str | None = of(SYMBOL, default=None)
-    content_encoding: str | None = of(SYMBOL, default=None)
-    absolute_expiry_time: int | None = of(TIMESTAMP, default=None)
-    creation_time: int | None = of(TIMESTAMP, default=None)
-    group_id: str | None = of(STRING, default=None)
-    group_sequence: int | None = of(UINT, default=None)
-    reply_to_group_id: str | None = of(STRING, default=None)
+    message_id: object = typed_field(MESSAGE_ID, default=None)
+    user_id: bytes | None = typed_field(BINARY, default=None)
+    to: str | None = typed_field(STRING, default=None)
+    subject: str | None = typed_field(STRING, default=None)
+    reply_to: str | None = typed_field(STRING, default=None)
+    correlation_id: object = typed_field(MESSAGE_ID, default=None)
+    content_type: str | None = typed_field(SYMBOL, default=None)
+    content_encoding: str | None = typed_field(SYMBOL, default=None)
+    absolute_expiry_time: int | None = typed_field(TIMESTAMP, default=None)
+    creation_time: int | None = typed_field(TIMESTAMP, default=None)
+    group_id: str | None = typed_field(STRING, default=None)
+    group_sequence: int | None = typed_field(UINT, default=None)
+    reply_to_group_id: str | None = typed_field(STRING, default=None)
 
 
 class Section(IntEnum):

@@ -50,9 +50,9 @@ class Sender(Link):
         Larger ones may be sent, too: what the window has no room for waits, and this is 0 until it has left.
         """
         session = self.session
-        if not self.is_attached or not session.outbox.is_open:
+        if not self.is_attached or not session.send_queue.is_open:
             return 0
-        return max(0, min(self.credit, session.outbox.window, session.ledger.room))
+        return max(0, min(self.credit, session.send_queue.window, session.unsettled_deliveries.room))
 
     def send(
         self,
@@ -81,16 +81,16 @@ class Sender(Link):
         delivery = OutgoingDelivery(self, tag, settled)
         if state is not None:
             self._check_fits(state)
-        elif session.outbox.is_open and len(payload) + _TRANSFER_SIZE <= session.max_frame_size:
+        elif session.send_queue.is_open and len(payload) + _TRANSFER_SIZE <= session.max_frame_size:
             self._use_credit()
-            delivery_id = self.book(delivery)
+            delivery_id = self.assign_delivery_id(delivery)
             head = self._writer.head(
                 delivery_id, tag, message_format, settled=settled, more=False, payload_size=len(payload)
             )
-            session.outbox.write_frame(head, payload)
+            session.send_queue.write_frame(head, payload)
             return delivery
         self._use_credit()
-        session.outbox.post(self, delivery, payload, message_format, state)
+        session.send_queue.enqueue(self, delivery, payload, message_format, state)
         return delivery
 
     def send_many(self, messages: Sequence[tuple[bytes, bytes]], *, settled: bool) -> None:
@@ -101,10 +101,10 @@ class Sender(Link):
             for payload, tag in messages:
                 self.send(payload, tag, settled=settled)
             return
-        ledger, write_head = session.ledger, self._writer.head
+        ledger, write_head = session.unsettled_deliveries, self._writer.head
         chunks = []
         for payload, tag in messages:
-            delivery_id = ledger.take_id()
+            delivery_id = ledger.next_delivery_id()
             if not settled:
                 delivery = OutgoingDelivery(self, tag, settled)
                 delivery.delivery_id = delivery_id
@@ -113,16 +113,16 @@ class Sender(Link):
             chunks.append(payload)
         self.credit -= len(messages)
         self.delivery_count = (self.delivery_count + len(messages)) & SERIAL_MASK
-        session.outbox.write_frames(chunks)
+        session.send_queue.write_frames(chunks)
 
     def _use_credit(self) -> None:
         if self.credit > 0:
             self.credit -= 1
 
-    def book(self, delivery: OutgoingDelivery) -> int:
+    def assign_delivery_id(self, delivery: OutgoingDelivery) -> int:
         """A message leaves: it gets its id, and counts."""
-        ledger = self.session.ledger
-        delivery_id = delivery.delivery_id = ledger.take_id()
+        ledger = self.session.unsettled_deliveries
+        delivery_id = delivery.delivery_id = ledger.next_delivery_id()
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         if not delivery.settled:
             ledger.add_outgoing(delivery_id, delivery)
@@ -140,21 +140,21 @@ class Sender(Link):
 
     def abort(self, delivery: OutgoingDelivery) -> bool:
         """Take back a message that has not left, or not all of it. False where it has."""
-        if not self.session.outbox.withdraw(delivery):
+        if not self.session.send_queue.withdraw(delivery):
             return False
-        self.session.ledger.drop_outgoing(delivery)
-        self.session.outbox.release()
+        self.session.unsettled_deliveries.drop_outgoing(delivery)
+        self.session.send_queue.send_queued()
         return True
 
     def settle(
         self, deliveries: Sequence[OutgoingDelivery], state: Composite | None = ACCEPTED, *, settled: bool = True
     ) -> None:
         """Settle messages we sent: the confirmation that a receiver in mode `second` waits for."""
-        self.session.ledger.dispose(Role.SENDER, deliveries, state, settled=settled)
+        self.session.unsettled_deliveries.send_outcome(Role.SENDER, deliveries, state, settled=settled)
 
     def unsettled(self) -> list[OutgoingDelivery]:
         """What was sent and neither side has settled, in order."""
-        outgoing = self.session.ledger.outgoing
+        outgoing = self.session.unsettled_deliveries.outgoing
         return [outgoing[delivery_id] for delivery_id in sorted(self.unsettled_ids)]
 
     def drained(self) -> None:
@@ -164,7 +164,7 @@ class Sender(Link):
         """
         if not self.is_attached:
             return
-        if self.session.outbox.holds(self):
+        if self.session.send_queue.has_queued(self):
             self._is_drained = True
             return
         self._is_drained = self.drain_requested = False
@@ -172,7 +172,7 @@ class Sender(Link):
         self.credit = 0
         self.send_flow(drain=True)
 
-    def parcel_left(self) -> None:
+    def on_queued_sent(self) -> None:
         """A message that waited has left."""
         if self._is_drained:
             self.drained()

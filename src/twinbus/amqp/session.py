@@ -35,9 +35,9 @@ from twinbus.amqp.events import (
     SessionEnded,
 )
 from twinbus.amqp.hot import read_transfer
-from twinbus.amqp.ledger import Ledger
+from twinbus.amqp.ledger import UnsettledDeliveries
 from twinbus.amqp.link import SERIAL_MASK, Link
-from twinbus.amqp.outbox import Outbox
+from twinbus.amqp.outbox import SendQueue
 from twinbus.amqp.performatives import Attach, Begin, Detach, End, Error, Flow
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sender import Sender
@@ -78,8 +78,8 @@ class Session:
         """Told to the program as ended; frames of the peer's that are still on their way are dropped."""
         self.links: dict[tuple[str, bool], Link] = {}
         """By name and our role: a peer may use one name for a sender and a receiver."""
-        self.ledger = Ledger(self)
-        self.outbox = Outbox(self)
+        self.unsettled_deliveries = UnsettledDeliveries(self)
+        self.send_queue = SendQueue(self)
         self._by_remote_handle: dict[int, Link] = {}
         self._free_handles: list[int] = []
         self._next_handle = 0
@@ -108,7 +108,7 @@ class Session:
             Step.BEGIN,
             Begin(
                 remote_channel=self.remote_channel,
-                next_outgoing_id=self.outbox.next_id,
+                next_outgoing_id=self.send_queue.next_id,
                 incoming_window=self.limits.incoming_window,
                 outgoing_window=self.limits.max_unsettled,
                 handle_max=self.limits.max_handle,
@@ -118,17 +118,17 @@ class Session:
     def end(self, error: Error | None = None) -> None:
         """End our side. The session has ended when the peer answers (SessionEnded)."""
         self.send(Step.END, End(error=error))
-        self.fall_silent()
+        self.stop()
 
-    def fall_silent(self) -> None:
+    def stop(self) -> None:
         """Say nothing more and listen to nothing but the end: the session, or its connection, was closed by us."""
         self.local_state = SessionState.ENDED
-        unsent = self.outbox.clear()
+        unsent = self.send_queue.clear()
         for link in self._all_links():
             self.forget_deliveries(link)
             link.local_state = LinkState.DETACHED
         for delivery in unsent:
-            delivery.link.lost.append(delivery)
+            delivery.link.lost_deliveries.append(delivery)
         if self.remote_channel is not None:
             self.connection.live_sessions.pop(self.remote_channel, None)
 
@@ -225,7 +225,7 @@ class Session:
         flow = Flow(
             next_incoming_id=self._next_incoming_id if self.remote_state is not SessionState.UNMAPPED else None,
             incoming_window=self.limits.incoming_window,
-            next_outgoing_id=self.outbox.next_id,
+            next_outgoing_id=self.send_queue.next_id,
             outgoing_window=self.limits.max_unsettled,
             handle=handle,
             delivery_count=delivery_count,
@@ -244,7 +244,7 @@ class Session:
         """Drop what is unsettled or unsent on a link that goes away: nothing can be said of it any more."""
         if isinstance(link, Receiver):
             link.drop_partial()
-        link.lost += self.ledger.forget(link) + self.outbox.drop(link)
+        link.lost_deliveries += self.unsettled_deliveries.forget(link) + self.send_queue.drop(link)
 
     # --- the peer's steps ---------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Session:
         self.remote_state = SessionState.MAPPED
         self.max_frame_size = self.connection.remote_max_frame_size
         self._next_incoming_id = begin.next_outgoing_id
-        self.outbox.window = begin.incoming_window
+        self.send_queue.window = begin.incoming_window
         self._remote_handle_max = begin.handle_max
 
     def receive_transfer(
@@ -264,14 +264,14 @@ class Session:
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MASK
         self._incoming_left -= 1
         if self._incoming_left < self._low_window:
-            self._ask_for_refresh()
+            self._request_refresh()
         link = self._by_remote_handle.get(handle)
         if not isinstance(link, Receiver):
             raise self._no_such_link(handle, "transfer")
         try:
             found = link.receive_transfer(delivery_id, tag, tail, data[payload_at:end])
         except LinkViolation as violation:
-            self._turn_away(link, _error_of(violation))
+            self._refuse_or_detach(link, _error_of(violation))
             return None
         if isinstance(found, int):
             events.append(DeliveryRejected(link=link, size=found))
@@ -287,13 +287,13 @@ class Session:
             batch = None
         return batch
 
-    def _ask_for_refresh(self) -> None:
+    def _request_refresh(self) -> None:
         # Not at once: the peer cannot see a flow before its bytes are sent, so until then the old window holds.
         if self._incoming_left < 0:
             raise SessionViolation(
                 WINDOW_VIOLATION, f"more than {self.limits.incoming_window} transfers without waiting for a flow"
             )
-        self.connection.low_sessions.add(self)
+        self.connection.sessions_to_refresh.add(self)
 
     def receive_attach(self, attach: Attach, events: list[Event]) -> None:
         """The peer's attach: the answer to ours, or a wish for a new link."""
@@ -318,7 +318,7 @@ class Session:
         link = self._make_link(attach, role)
         self._map(link, attach)
         if self.connection.link_count > self.connection.limits.max_links:
-            self._refuse_one_too_many(link)
+            self._refuse_over_limit(link)
             return
         link.is_announced = True
         events.append(AttachRequested(link=link, attach=attach))
@@ -339,7 +339,7 @@ class Session:
         if connection.attach_count > most:
             raise Violation(RESOURCE_LIMIT_EXCEEDED, f"{most} links were attached, the limit of this connection")
 
-    def _refuse_one_too_many(self, link: Link) -> None:
+    def _refuse_over_limit(self, link: Link) -> None:
         limit = self.connection.limits.max_links
         if self.connection.link_count > 2 * limit:  # a refused link is there until the peer detaches it, too
             raise Violation(RESOURCE_LIMIT_EXCEEDED, f"attached on and on, beyond {limit} links and as many refused")
@@ -366,7 +366,7 @@ class Session:
     def _steal(self, link: Link, events: list[Event]) -> None:
         """A link is attached again under its name while it is attached: the new one takes its place."""
         error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r:.80} was attached")
-        self._turn_away(link, error)
+        self._refuse_or_detach(link, error)
         # Its handle stays mapped until the peer detaches it; its name is free for the new one.
         self.forget_name(link)
         self._announce_detached(link, events, closed=True, error=error)
@@ -378,16 +378,16 @@ class Session:
             link = self._by_remote_handle.get(flow.handle)
             if link is None:
                 raise self._no_such_link(flow.handle, "flow")
-        if self.outbox.receive_flow(flow):
+        if self.send_queue.receive_flow(flow):
             self.connection.reopened_sessions[self.channel] = self
         if link is not None:
             self._receive_link_flow(link, flow, events)
         elif flow.echo:
             self.send_flow()
 
-    def tell_reopened(self, events: list[Event]) -> None:
+    def announce_reopened(self, events: list[Event]) -> None:
         """There is room again, in the peer's window or our ledger: every link that has credit can use it."""
-        if self.outbox.is_open:
+        if self.send_queue.is_open:
             senders = [link for link in self.links.values() if isinstance(link, Sender)]
             events.extend([CreditGranted(link=link) for link in senders if link.credit > 0 or link.ignores_credit])
 
@@ -421,10 +421,10 @@ class Session:
     def _announce_detached(self, link: Link, events: list[Event], *, closed: bool, error: Error | None) -> None:
         if link.is_announced:
             link.is_announced = False
-            events.append(LinkDetached(link=link, closed=closed, error=error, lost=link.lost))
+            events.append(LinkDetached(link=link, closed=closed, error=error, lost=link.lost_deliveries))
 
     @staticmethod
-    def _turn_away(link: Link, error: Error) -> None:
+    def _refuse_or_detach(link: Link, error: Error) -> None:
         """Refuse a link that the program has not answered yet; detach one that it has."""
         if link.local_state is LinkState.UNATTACHED:
             link.refuse(error)
@@ -452,7 +452,7 @@ class Session:
         if self.is_dropped:
             return
         self.is_dropped = True
-        self.fall_silent()
+        self.stop()
         for link in self._all_links():
             link.remote_state = LinkState.DETACHED
             self.connection.link_count -= 1

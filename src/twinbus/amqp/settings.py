@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from twinbus.amqp.shared_input import SharedInput
+    from twinbus.amqp.shared_input import UnauthenticatedInput
 
-SMALLEST_MAX_FRAME_SIZE: Final = 512
+MIN_MAX_FRAME_SIZE: Final = 512
 """The specification's floor: every peer can send and take frames of this size."""
 
 
@@ -63,7 +63,7 @@ class Limits:
 
 
 _RANGES: Final = {
-    "max_frame_size": (SMALLEST_MAX_FRAME_SIZE, 2**32 - 1),
+    "max_frame_size": (MIN_MAX_FRAME_SIZE, 2**32 - 1),
     "max_sessions": (1, 2**16),
     "max_handle": (0, 2**32 - 1),
     "incoming_window": (1, 2**31 - 1),
@@ -87,17 +87,17 @@ class Settings:
     """The longest silence we ask of the peer (advertised); after twice that we give up. 0: never."""
     handshake_timeout_ms: int = 20_000
     """From the start to open; also how long a close may wait for its answer."""
-    shortest_idle_timeout_ms: int = 0
+    min_idle_timeout_ms: int = 0
     """A peer that asks for heartbeats more often than this is refused; 0: none is."""
     first_delivery_id: int = 0
     """The id of the first message that we send in a session."""
     limits: Limits = field(default_factory=Limits)
-    first_limits: Limits | None = None
+    unauthenticated_limits: Limits | None = None
     """What holds until `connection.raise_limits`: a server trusts nobody who has shown no credentials yet.
 
     Only limits on what the peer makes us hold may differ (sessions, links, attaches, unfinished and unanswered
     messages): what is advertised in open, begin and attach comes from `limits`, since it is advertised once.
     """
-    first_input: SharedInput | None = None
+    unauthenticated_input: UnauthenticatedInput | None = None
     """Until `connection.raise_limits`, the input held for the peer also counts here, with that of all other peers that
     have shown no credentials yet. A connection that grows beyond what is left is closed."""

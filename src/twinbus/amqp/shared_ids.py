@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.link import Link
 
 
-class SharedId:
+class SharedDeliveryId:
     """The unsettled deliveries of one id, and what was answered to them so far."""
 
     def __init__(self, first: IncomingDelivery) -> None:
@@ -31,52 +31,52 @@ class SharedId:
         self.deliveries = [first]
         self.is_settled = True
         """All answers so far settle their delivery."""
-        self._waiting: dict[IncomingDelivery, None] = {} if first.answered else {first: None}
-        self._answers: list[Composite | None] = []
+        self._undecided: dict[IncomingDelivery, None] = {} if first.answered else {first: None}
+        self._outcomes: list[Composite | None] = []
         """Each different answer once; a rejection goes before all others."""
 
     def add(self, delivery: IncomingDelivery) -> None:
         """One more delivery has this id."""
         self.deliveries.append(delivery)
-        self._waiting[delivery] = None
+        self._undecided[delivery] = None
 
-    def answer(self, delivery: IncomingDelivery, state: Composite | None, *, settled: bool) -> bool:
+    def add_outcome(self, delivery: IncomingDelivery, state: Composite | None, *, settled: bool) -> bool:
         """Note what became of one delivery. True if it was the last one without an answer."""
-        if delivery not in self._waiting:
+        if delivery not in self._undecided:
             return False
-        del self._waiting[delivery]
+        del self._undecided[delivery]
         self.is_settled = self.is_settled and settled
         if isinstance(state, Rejected):
-            self._answers = [state]
-        elif not self._is_rejected and state not in self._answers:
-            self._answers.append(state)
-        return not self._waiting
+            self._outcomes = [state]
+        elif not self._is_rejected and state not in self._outcomes:
+            self._outcomes.append(state)
+        return not self._undecided
 
-    def lose(self, link: Link) -> int:
+    def drop_link(self, link: Link) -> int:
         """Drop the deliveries of a link that is over, and return how many there were."""
         kept = [one for one in self.deliveries if one.link is not link]
         lost = len(self.deliveries) - len(kept)
-        waiting = [one for one in self._waiting if one.link is link]
+        waiting = [one for one in self._undecided if one.link is link]
         for one in waiting:
-            del self._waiting[one]
+            del self._undecided[one]
         if waiting and not self._is_rejected:  # nobody knows yet whether they will be stored
-            self._answers = [_not_all_accepted()]
+            self._outcomes = [_not_all_accepted()]
         self.deliveries = kept
         return lost
 
     @property
-    def is_answered(self) -> bool:
+    def is_decided(self) -> bool:
         """No delivery waits for its answer."""
-        return not self._waiting
+        return not self._undecided
 
     @property
     def outcome(self) -> Composite | None:
         """The answer for all deliveries of the id: the one that all got, or a rejection."""
-        return self._answers[0] if len(self._answers) == 1 else _not_all_accepted()
+        return self._outcomes[0] if len(self._outcomes) == 1 else _not_all_accepted()
 
     @property
     def _is_rejected(self) -> bool:
-        return bool(self._answers) and isinstance(self._answers[0], Rejected)
+        return bool(self._outcomes) and isinstance(self._outcomes[0], Rejected)
 
 
 def _not_all_accepted() -> Rejected:

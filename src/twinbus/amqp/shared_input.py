@@ -12,7 +12,7 @@ Owns: the sum, and whether a connection may have more.
 from __future__ import annotations
 
 
-class SharedInput:
+class UnauthenticatedInput:
     """Bytes of input held for all connections without credentials."""
 
     def __init__(self, *, max_bytes: int, free_bytes: int) -> None:
@@ -21,22 +21,22 @@ class SharedInput:
         self.free_bytes = free_bytes
         self.held_bytes = 0
 
-    def join(self) -> InputShare:
+    def join(self) -> ConnectionInput:
         """The part of one more connection."""
-        return InputShare(self)
+        return ConnectionInput(self)
 
 
-class InputShare:
+class ConnectionInput:
     """Bytes of input held for one of the connections."""
 
-    def __init__(self, shared: SharedInput) -> None:
+    def __init__(self, total: UnauthenticatedInput) -> None:
         """Use `SharedInput.join`."""
-        self.shared = shared
+        self.total = total
         self.held_bytes = 0
 
-    def change(self, held_bytes: int) -> bool:
+    def update(self, held_bytes: int) -> bool:
         """Count what the connection holds now; False if it has grown and there is no room for that."""
-        shared, before = self.shared, self.held_bytes
+        shared, before = self.total, self.held_bytes
         self.held_bytes = held_bytes
         shared.held_bytes += held_bytes - before
         return held_bytes <= before or held_bytes <= shared.free_bytes or shared.held_bytes <= shared.max_bytes

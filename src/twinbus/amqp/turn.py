@@ -16,83 +16,86 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TURN_S: Final = 0.01
-STRANGER_TURN_S: Final = 0.002
+TIME_SLICE_S: Final = 0.01
+UNAUTHENTICATED_TIME_SLICE_S: Final = 0.002
 """... of a peer that has shown no credentials yet."""
 
 
-class Turn:
+class TimeSlice:
     """The time of one peer."""
 
     def __init__(
-        self, now_s: Callable[[], float], soon: Callable[[Callable[[], None]], object], changed: Callable[[], None]
+        self,
+        now_s: Callable[[], float],
+        call_soon: Callable[[Callable[[], None]], object],
+        on_change: Callable[[], None],
     ) -> None:
         """`soon` makes a call in the next turn; `changed` is called when `is_over` has become another."""
         self.is_over = False
         self._now_s = now_s
-        self._soon = soon
-        self._changed = changed
+        self._call_soon = call_soon
+        self._on_change = on_change
         self._began_s = 0.0
         self._spent_s = 0.0
 
     def begin(self) -> None:
         """Data has come."""
         if not self._spent_s:
-            self._soon(self._start_anew)
+            self._call_soon(self._reset)
         self._began_s = self._now_s()
 
-    def has_lasted(self, limit_s: float) -> bool:
+    def is_used_up(self, limit_s: float) -> bool:
         """Whether the peer has had so much time, what it has begun included."""
         return self._spent_s + self._now_s() - self._began_s > limit_s
 
     def end(self) -> None:
         """It was dealt with."""
         self._spent_s += self._now_s() - self._began_s
-        if self._spent_s > TURN_S and not self.is_over:
+        if self._spent_s > TIME_SLICE_S and not self.is_over:
             self.is_over = True
-            self._changed()
+            self._on_change()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._spent_s = 0.0
         if self.is_over:
             self.is_over = False
-            self._changed()
+            self._on_change()
 
 
-class Waiting(Protocol):
+class HeldInput(Protocol):
     """A peer whose input is held."""
 
-    def read_piece(self) -> bool:
+    def read_slice(self) -> bool:
         """Handle a piece of the input; True where there is more that can be handled now."""
 
 
-class Backlog:
+class HeldInputQueue:
     """The peers of one loop whose input is held, in the order of their turns."""
 
-    def __init__(self, now_s: Callable[[], float], soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, now_s: Callable[[], float], call_soon: Callable[[Callable[[], None]], object]) -> None:
         """`soon` makes a call in the next turn of the loop."""
-        self._soon = soon
+        self._call_soon = call_soon
         self._now_s = now_s
-        self._waiting: deque[Waiting] = deque()
-        self._is_due = False
+        self._waiting: deque[HeldInput] = deque()
+        self._is_scheduled = False
 
-    def add(self, peer: Waiting) -> None:
+    def add(self, peer: HeldInput) -> None:
         """Let a peer wait for its turn. It is in the backlog until `read_piece` says False."""
         self._waiting.append(peer)
-        if not self._is_due:
-            self._is_due = True
-            self._soon(self._run)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._run)
 
     def _run(self) -> None:
         """One turn for all: a piece of each in turn."""
         began_s = self._now_s()
         waiting = self._waiting
         try:
-            while waiting and self._now_s() - began_s <= TURN_S:
+            while waiting and self._now_s() - began_s <= TIME_SLICE_S:
                 peer = waiting.popleft()
-                if peer.read_piece():
+                if peer.read_slice():
                     waiting.append(peer)
         finally:  # a fault of one peer's costs the others nothing
-            self._is_due = bool(waiting)
+            self._is_scheduled = bool(waiting)
             if waiting:
-                self._soon(self._run)
+                self._call_soon(self._run)

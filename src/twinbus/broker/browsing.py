@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.browser import Browser
-from twinbus.broker.keys import pack_sequence, pack_session, sequence_of
-from twinbus.broker.lookup import look_up
-from twinbus.broker.ports.fragment import BrowsingPort
-from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, enqueued_of, render_open
+from twinbus.broker.browser import BrowseCursor
+from twinbus.broker.keys import pack_sequence, pack_session_id, sequence_of_key
+from twinbus.broker.lookup import look_up_records
+from twinbus.broker.ports.fragment import MessageBrowserPort
+from twinbus.broker.record import DEFERRED_STATE, SCHEDULED_STATE, enqueued_time_of, render_unlocked
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.ports.consumer import GatewayReader
-    from twinbus.broker.ports.reads import Reads
-    from twinbus.broker.redelivery import Redelivery
+    from twinbus.broker.ports.consumer import GatewayBrowseReader
+    from twinbus.broker.ports.reads import ReadLimiter
+    from twinbus.broker.redelivery import RedeliveryTracker
     from twinbus.store.protocol import Row
 
-SESSION_AT_ONCE: Final = 100
+MAX_SESSION_PEEK: Final = 100
 """Messages of one session that are peeked at once."""
-DEFERRED_ROW: Final = bytes((DEFERRED_STATE,))
-SCHEDULED_ROW: Final = bytes((SCHEDULED_STATE,))
+DEFERRED_STATE_VALUE: Final = bytes((DEFERRED_STATE,))
+SCHEDULED_STATE_VALUE: Final = bytes((SCHEDULED_STATE,))
 
 
-class Browsing(BrowsingPort):
+class MessageBrowser(MessageBrowserPort):
     """Looks into one fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
@@ -43,41 +43,51 @@ class Browsing(BrowsingPort):
         from_sequence: int,
         count: int,
         max_bytes: int,
-        done: Callable[[list[bytes] | ServiceBusError], None],
+        on_result: Callable[[list[bytes] | ServiceBusError], None],
         *,
         deferred_only: bool = False,
     ) -> None:
         """Messages from a sequence number on, as they are. `deferred_only`: also those that are being deferred now."""
-        self._check_works()
+        self._check_available()
         if not deferred_only:
-            self._peek(from_sequence, count, max_bytes, done, deferred_only=False)
+            self._peek(from_sequence, count, max_bytes, on_result, deferred_only=False)
             return
 
         def look() -> None:
             try:
-                self._check_works()
-                self._peek(from_sequence, count, max_bytes, done, deferred_only=True)
+                self._check_available()
+                self._peek(from_sequence, count, max_bytes, on_result, deferred_only=True)
             except ServiceBusError as error:
-                done(error)
+                on_result(error)
 
         self._fragment.settlement.after_deferrals(look)
 
-    def find_reach(self, done: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
+    def find_sequence_range(self, on_result: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
         """Tell from where to where there are messages."""
-        holdings = self._fragment.holdings
-        done((holdings.low, holdings.shown.next))
+        holdings = self._fragment.message_table
+        on_result((holdings.low_watermark, holdings.committed.next_sequence))
 
     @property
-    def latest_ms(self) -> int:
+    def last_enqueued_ms(self) -> int:
         """When the last message was enqueued."""
-        return self._fragment.holdings.latest_ms
+        return self._fragment.message_table.last_enqueued_ms
 
-    def browse(self, reader: GatewayReader, first: int, last: int, *, ends: bool, reads: Reads) -> Browser:
+    def browse(
+        self,
+        reader: GatewayBrowseReader,
+        first_sequence: int,
+        last_sequence: int,
+        *,
+        ends_at_last: bool,
+        read_limiter: ReadLimiter,
+    ) -> BrowseCursor:
         """Show active messages to a reader."""
-        return Browser(self._fragment, reader, first, last, ends=ends, reads=reads)
+        return BrowseCursor(
+            self._fragment, reader, first_sequence, last_sequence, ends_at_last=ends_at_last, read_limiter=read_limiter
+        )
 
-    def _check_works(self) -> None:
-        self._fragment.journal.check_works()
+    def _check_available(self) -> None:
+        self._fragment.commit_log.check_available()
         self._fragment.check_loaded()
 
     def _peek(
@@ -85,20 +95,20 @@ class Browsing(BrowsingPort):
         from_sequence: int,
         count: int,
         max_bytes: int,
-        done: Callable[[list[bytes] | ServiceBusError], None],
+        on_result: Callable[[list[bytes] | ServiceBusError], None],
         *,
         deferred_only: bool,
     ) -> None:
         fragment = self._fragment
-        holdings, shown = fragment.holdings, fragment.holdings.shown
+        holdings, shown = fragment.message_table, fragment.message_table.committed
         found: list[bytes] = []
-        promise = fragment.journal.promise(lambda error: done(error if error is not None else found))
-        start = min(max(from_sequence, holdings.first), shown.next)
-        places = [(holdings.deferred, start)]
+        promise = fragment.commit_log.watch_read(lambda error: on_result(error if error is not None else found))
+        start = min(max(from_sequence, holdings.first_sequence), shown.next_sequence)
+        places = [(holdings.deferred_prefix, start)]
         if not deferred_only:
-            places = [(holdings.active, min(max(start, holdings.low), shown.next))]
-            places += [(holdings.deferred, start)] if shown.deferred_count else []
-            places += [(holdings.scheduled, start)] if shown.scheduled_count else []
+            places = [(holdings.active_prefix, min(max(start, holdings.low_watermark), shown.next_sequence))]
+            places += [(holdings.deferred_prefix, start)] if shown.deferred_count else []
+            places += [(holdings.scheduled_prefix, start)] if shown.scheduled_count else []
         read: list[Row] = []
         waiting = len(places)
         reach: list[int] = []
@@ -106,125 +116,151 @@ class Browsing(BrowsingPort):
         def add(rows: list[Row] | StoreError) -> None:
             nonlocal waiting
             if isinstance(rows, StoreError):
-                promise.give(StoreUnavailable(f"the store is unavailable: {rows}"))
+                promise.finish(StoreUnavailable(f"the store is unavailable: {rows}"))
                 return
             waiting -= 1
             read.extend(rows)
             if rows and (len(rows) == count or sum([len(record) for _, record in rows]) > max_bytes):
-                reach.append(sequence_of(rows[-1][0]))  # beyond it there may be more in that place
+                reach.append(sequence_of_key(rows[-1][0]))  # beyond it there may be more in that place
             if not waiting:
-                reached = min(reach, default=shown.next)
-                found.extend(_merged(read, reached, count, max_bytes, fragment.redelivery))
-                promise.give(None)
+                reached = min(reach, default=shown.next_sequence)
+                found.extend(_merge_rows(read, reached, count, max_bytes, fragment.redelivery))
+                promise.finish(None)
 
         for place, first in places:
             fragment.scan(
-                place + pack_sequence(first), place + pack_sequence(shown.next), add, limit=count, max_bytes=max_bytes
+                place + pack_sequence(first),
+                place + pack_sequence(shown.next_sequence),
+                add,
+                limit=count,
+                max_bytes=max_bytes,
             )
 
-    def find_time(self, enqueued_ms: int, done: Callable[[int | ServiceBusError], None]) -> None:
+    def find_by_enqueued_time(self, enqueued_ms: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
         """The first sequence number of a message that was not enqueued before a time; the next one if there is none."""
         fragment = self._fragment
-        fragment.journal.check_works()
+        fragment.commit_log.check_available()
         fragment.check_loaded()
-        holdings, shown = fragment.holdings, fragment.holdings.shown
-        places = [(holdings.active, min(holdings.low, shown.next))]
-        places += [(holdings.deferred, holdings.first)] if shown.deferred_count else []
-        places += [(holdings.scheduled, holdings.first)] if shown.scheduled_count else []
+        holdings, shown = fragment.message_table, fragment.message_table.committed
+        places = [(holdings.active_prefix, min(holdings.low_watermark, shown.next_sequence))]
+        places += [(holdings.deferred_prefix, holdings.first_sequence)] if shown.deferred_count else []
+        places += [(holdings.scheduled_prefix, holdings.first_sequence)] if shown.scheduled_count else []
         answers: list[int | ServiceBusError] = []
 
         def found(answer: int | ServiceBusError) -> None:
             answers.append(answer)
             if len(answers) == len(places):
                 error = next((one for one in answers if isinstance(one, ServiceBusError)), None)
-                done(error or min(one for one in answers if isinstance(one, int)))
+                on_result(error or min(one for one in answers if isinstance(one, int)))
 
         for place, low in places:
-            self._find_time_in(place, (low, shown.next), shown.next, enqueued_ms, found)
+            self._search_enqueued_time(place, (low, shown.next_sequence), shown.next_sequence, enqueued_ms, found)
 
-    def _find_time_in(
+    def _search_enqueued_time(
         self,
-        place: bytes,
-        span: tuple[int, int],
-        best: int,
+        key_prefix: bytes,
+        sequence_range: tuple[int, int],
+        best_sequence: int,
         enqueued_ms: int,
-        done: Callable[[int | ServiceBusError], None],
+        on_result: Callable[[int | ServiceBusError], None],
     ) -> None:
         """... among those of one kind: it is `best`, or in the span.
 
         Enqueued times never decrease, so half of what is left is ruled out by each look.
         """
-        low, high = span
+        low, high = sequence_range
         if low >= high:
-            done(best)
+            on_result(best_sequence)
             return
         fragment, middle = self._fragment, (low + high) // 2
-        life = fragment.life
-        promise = fragment.journal.promise(lambda error: done(error) if error is not None else None)
+        life = fragment.incarnation
+        promise = fragment.commit_log.watch_read(lambda error: on_result(error) if error is not None else None)
 
         def read(rows: list[Row] | StoreError) -> None:
-            if life != fragment.life or isinstance(rows, StoreError):
-                promise.give(StoreUnavailable("the store failed before the place was found"))
-            elif promise.is_open:
-                promise.give(None)
+            if life != fragment.incarnation or isinstance(rows, StoreError):
+                promise.finish(StoreUnavailable("the store failed before the place was found"))
+            elif promise.is_pending:
+                promise.finish(None)
                 if not rows:
-                    self._find_time_in(place, (low, middle), best, enqueued_ms, done)
-                elif enqueued_of(rows[0][1]) >= enqueued_ms:
-                    self._find_time_in(place, (low, middle), sequence_of(rows[0][0]), enqueued_ms, done)
+                    self._search_enqueued_time(key_prefix, (low, middle), best_sequence, enqueued_ms, on_result)
+                elif enqueued_time_of(rows[0][1]) >= enqueued_ms:
+                    self._search_enqueued_time(
+                        key_prefix, (low, middle), sequence_of_key(rows[0][0]), enqueued_ms, on_result
+                    )
                 else:
-                    self._find_time_in(place, (sequence_of(rows[0][0]) + 1, high), best, enqueued_ms, done)
+                    self._search_enqueued_time(
+                        key_prefix, (sequence_of_key(rows[0][0]) + 1, high), best_sequence, enqueued_ms, on_result
+                    )
 
-        fragment.journal.scan(place + pack_sequence(middle), place + pack_sequence(high), read, limit=1, max_bytes=1)
+        fragment.commit_log.scan(
+            key_prefix + pack_sequence(middle), key_prefix + pack_sequence(high), read, limit=1, max_bytes=1
+        )
 
     def peek_session(
         self,
-        session: bytes,
+        session_id: bytes,
         from_sequence: int,
         count: int,
         max_bytes: int,
-        done: Callable[[list[bytes] | ServiceBusError], None],
+        on_result: Callable[[list[bytes] | ServiceBusError], None],
     ) -> None:
         """The messages of one session, from a sequence number on; no more than SESSION_AT_ONCE."""
         fragment = self._fragment
-        fragment.journal.check_works()
+        fragment.commit_log.check_available()
         fragment.check_loaded()
-        holdings, shown = fragment.holdings, fragment.holdings.shown
-        start, limit = min(max(from_sequence, holdings.first), shown.next), min(count, SESSION_AT_ONCE)
-        places = ((holdings.sessions, min(max(start, holdings.low), shown.next)), (holdings.aside, start))
+        holdings, shown = fragment.message_table, fragment.message_table.committed
+        start, limit = (
+            min(max(from_sequence, holdings.first_sequence), shown.next_sequence),
+            min(count, MAX_SESSION_PEEK),
+        )
+        places = (
+            (holdings.session_prefix, min(max(start, holdings.low_watermark), shown.next_sequence)),
+            (holdings.set_aside_prefix, start),
+        )
         listed: list[Row] = []
         waiting = len(places)
-        promise = fragment.journal.promise(
-            lambda error: done(error) if error is not None else self._read_each(listed, limit, max_bytes, done)
+        promise = fragment.commit_log.watch_read(
+            lambda error: (
+                on_result(error) if error is not None else self._read_listed(listed, limit, max_bytes, on_result)
+            )
         )
 
         def add(rows: list[Row] | StoreError) -> None:
             nonlocal waiting
             if isinstance(rows, StoreError):
-                promise.give(StoreUnavailable(f"the store is unavailable: {rows}"))
+                promise.finish(StoreUnavailable(f"the store is unavailable: {rows}"))
                 return
             waiting -= 1
             listed.extend(rows)
             if not waiting:
-                promise.give(None)
+                promise.finish(None)
 
         for place, first in places:
-            key = place + pack_session(session)
-            fragment.journal.scan(
+            key = place + pack_session_id(session_id)
+            fragment.commit_log.scan(
                 key + pack_sequence(first),
-                key + pack_sequence(shown.next),
+                key + pack_sequence(shown.next_sequence),
                 add,
                 limit=limit,
                 max_bytes=limit,
                 table=Table.INDEX,
             )
 
-    def _read_each(
-        self, listed: list[Row], limit: int, max_bytes: int, done: Callable[[list[bytes] | ServiceBusError], None]
+    def _read_listed(
+        self,
+        index_rows: list[Row],
+        limit: int,
+        max_bytes: int,
+        on_result: Callable[[list[bytes] | ServiceBusError], None],
     ) -> None:
         """Read the first messages that an index lists, each from where its state says that it lies."""
-        holdings = self._fragment.holdings
-        places = {b"": holdings.active, DEFERRED_ROW: holdings.deferred, SCHEDULED_ROW: holdings.scheduled}
-        rows = sorted([(sequence_of(key), state) for key, state in listed])[:limit]
+        holdings = self._fragment.message_table
+        places = {
+            b"": holdings.active_prefix,
+            DEFERRED_STATE_VALUE: holdings.deferred_prefix,
+            SCHEDULED_STATE_VALUE: holdings.scheduled_prefix,
+        }
+        rows = sorted([(sequence_of_key(key), state) for key, state in index_rows])[:limit]
         found: list[bytes] = []
         size, redelivery = 0, self._fragment.redelivery
 
@@ -233,19 +269,21 @@ class Browsing(BrowsingPort):
             if record is not None and size <= max_bytes:
                 size += len(record)
                 number = rows[place][0]
-                found.append(render_open(redelivery.seen(number, record), number))
+                found.append(render_unlocked(redelivery.as_delivered(number, record), number))
 
         keys = [places[state] + pack_sequence(sequence) for sequence, state in rows]
-        look_up(self._fragment, keys, visit, lambda error: done(error if error is not None else found))
+        look_up_records(self._fragment, keys, visit, lambda error: on_result(error if error is not None else found))
 
 
-def _merged(rows: list[Row], reach: int, count: int, max_bytes: int, redelivery: Redelivery) -> list[bytes]:
+def _merge_rows(
+    rows: list[Row], last_sequence: int, count: int, max_bytes: int, redelivery: RedeliveryTracker
+) -> list[bytes]:
     """The first of all rows, in the order of their numbers, up to where every place was read."""
     found: list[bytes] = []
     size = 0
-    for number, record in sorted({sequence_of(key): record for key, record in rows}.items()):
-        if number > reach or len(found) == count or size > max_bytes:
+    for number, record in sorted({sequence_of_key(key): record for key, record in rows}.items()):
+        if number > last_sequence or len(found) == count or size > max_bytes:
             break
         size += len(record)
-        found.append(render_open(redelivery.seen(number, record), number))
+        found.append(render_unlocked(redelivery.as_delivered(number, record), number))
     return found

@@ -9,61 +9,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.keys import ACTIVE, Area, after_kind, area_prefix, entity_range
-from twinbus.broker.record import shared_of
+from twinbus.broker.keys import ACTIVE, Area, area_prefix, entity_key_range, kind_end
+from twinbus.broker.record import shared_body_of
 from twinbus.model.errors import StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.broker.bodies import Bodies
-    from twinbus.broker.journal import Journal
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.bodies import SharedBodies
+    from twinbus.broker.journal import CommitLog
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.model.errors import ServiceBusError
     from twinbus.store.protocol import Row
 
-AT_ONCE: Final = 500
+SCAN_BATCH_SIZE: Final = 500
 
 
-def bury(journal: Journal, entity_id: int, bodies: Sequence[tuple[int, Bodies]], answer: Answered) -> None:
+def delete_entity_records(
+    commit_log: CommitLog, entity_id: int, shared_bodies: Sequence[tuple[int, SharedBodies]], on_done: OnDone
+) -> None:
     """Remove all records of a deleted entity from a store.
 
     `bodies` are those of the topic that goes on without it, with the numbers of their fragments.
     """
-    journal.check_works()
-    if bodies:
-        _release(journal, entity_id, bodies, answer)
+    commit_log.check_available()
+    if shared_bodies:
+        _delete_subscription_messages(commit_log, entity_id, shared_bodies, on_done)
         return
-    start, end = entity_range(entity_id)
+    start, end = entity_key_range(entity_id)
     for table in Table:
-        journal.batch.delete_range(start, end, table)
-    journal.add_loose(answer)
+        commit_log.batch.delete_range(start, end, table)
+    commit_log.add_without_participant(on_done)
 
 
-def _release(journal: Journal, entity_id: int, all_bodies: Sequence[tuple[int, Bodies]], answer: Answered) -> None:
+def _delete_subscription_messages(
+    commit_log: CommitLog, entity_id: int, all_shared_bodies: Sequence[tuple[int, SharedBodies]], on_done: OnDone
+) -> None:
     """Remove the first messages of a subscription's fragment, and what they needed; then the next."""
-    number, bodies = all_bodies[0]
+    number, bodies = all_shared_bodies[0]
     prefix = area_prefix(entity_id, number, Area.MAIN)
 
     def found(rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):
-            answer(StoreUnavailable(str(rows)))
+            on_done(StoreUnavailable(str(rows)))
         elif not rows:
-            bury(journal, entity_id, all_bodies[1:], answer)
+            delete_entity_records(commit_log, entity_id, all_shared_bodies[1:], on_done)
         else:
             for _, record in rows:
-                shared = shared_of(record)
+                shared = shared_body_of(record)
                 if shared:
                     bodies.release(shared)
-            journal.batch.delete_range(rows[0][0], rows[-1][0] + b"\0")
-            journal.add_loose(removed)
+            commit_log.batch.delete_range(rows[0][0], rows[-1][0] + b"\0")
+            commit_log.add_without_participant(removed)
 
     def removed(error: ServiceBusError | None) -> None:
         if error is not None:
-            answer(error)
+            on_done(error)
         else:
-            bodies.settled_down()
-            _release(journal, entity_id, all_bodies, answer)
+            bodies.resume()
+            _delete_subscription_messages(commit_log, entity_id, all_shared_bodies, on_done)
 
-    journal.scan(prefix + ACTIVE, after_kind(prefix, ACTIVE), found, limit=AT_ONCE, max_bytes=AT_ONCE * 65_536)
+    commit_log.scan(
+        prefix + ACTIVE, kind_end(prefix, ACTIVE), found, limit=SCAN_BATCH_SIZE, max_bytes=SCAN_BATCH_SIZE * 65_536
+    )

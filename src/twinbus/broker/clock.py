@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOOK_S: Final = 1.0
+WALL_CLOCK_CHECK_S: Final = 1.0
 """How often the wall clock is looked at: it may be set forward."""
 
-RUNG_AT_ONCE: Final = 100
+MAX_CALLS_PER_TURN: Final = 100
 """Calls that are made in one turn, if many are due by the wall clock."""
 
 
@@ -50,85 +50,85 @@ class Timers:
 
     def __init__(self, clock: Clock) -> None:
         """One for a whole broker."""
-        self.on_earlier: Callable[[], None] | None = None
+        self.on_earlier_deadline: Callable[[], None] | None = None
         """Is called when something is due before all that was due so far."""
         self._clock = clock
-        self._due: list[tuple[float, int, Timer]] = []
-        self._order = count()
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._insertion_order = count()
 
     def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
         """Make a call when `when_s` is reached."""
         timer = Timer(call)
-        entry = (when_s, next(self._order), timer)
-        heapq.heappush(self._due, entry)
-        if self._due[0] is entry and self.on_earlier is not None:
-            self.on_earlier()
+        entry = (when_s, next(self._insertion_order), timer)
+        heapq.heappush(self._heap, entry)
+        if self._heap[0] is entry and self.on_earlier_deadline is not None:
+            self.on_earlier_deadline()
         return timer
 
     def due_in_s(self) -> float | None:
         """How long until something is due; None if nothing is."""
-        return max(0.0, self._due[0][0] - self._clock.monotonic_s()) if self._due else None
+        return max(0.0, self._heap[0][0] - self._clock.monotonic_s()) if self._heap else None
 
     def run_due(self) -> None:
         """Make the calls that are due now."""
         now = self._clock.monotonic_s()
-        while self._due and self._due[0][0] <= now:
-            call = heapq.heappop(self._due)[2].call
+        while self._heap and self._heap[0][0] <= now:
+            call = heapq.heappop(self._heap)[2].call
             if call is not None:
                 call()
 
 
-class Alarms:
+class WallTimers:
     """Calls to be made at a time of the wall clock."""
 
     def __init__(self, clock: Clock, timers: Timers) -> None:
         """One for a whole broker."""
         self._clock = clock
         self._timers = timers
-        self._due: list[tuple[int, int, Timer]] = []
-        self._order = count()
-        self._look: Timer | None = None
-        self._look_s = 0.0
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._insertion_order = count()
+        self._check_timer: Timer | None = None
+        self._check_s = 0.0
 
     def call_at(self, when_ms: int, call: Callable[[], None]) -> Timer:
         """Make a call when the wall clock shows `when_ms`, or more."""
         timer = Timer(call)
-        heapq.heappush(self._due, (when_ms, next(self._order), timer))
-        self._watch()
+        heapq.heappush(self._heap, (when_ms, next(self._insertion_order), timer))
+        self._schedule_check()
         return timer
 
-    def _watch(self) -> None:
-        while self._due and self._due[0][2].call is None:
-            heapq.heappop(self._due)
-        if not self._due:
+    def _schedule_check(self) -> None:
+        while self._heap and self._heap[0][2].call is None:
+            heapq.heappop(self._heap)
+        if not self._heap:
             return
         now_s = self._clock.monotonic_s()
-        wait_s = max(0, self._due[0][0] - self._clock.wall_ms()) / 1000
-        look_s = now_s + min(wait_s, LOOK_S)
-        if self._look is not None:
-            if self._look_s <= look_s:
+        wait_s = max(0, self._heap[0][0] - self._clock.wall_ms()) / 1000
+        look_s = now_s + min(wait_s, WALL_CLOCK_CHECK_S)
+        if self._check_timer is not None:
+            if self._check_s <= look_s:
                 return
-            self._look.cancel()
-        self._look_s = look_s
-        self._look = self._timers.call_at(look_s, self._ring)
+            self._check_timer.cancel()
+        self._check_s = look_s
+        self._check_timer = self._timers.call_at(look_s, self._run_due)
 
-    def _ring(self) -> None:
-        self._look = None
+    def _run_due(self) -> None:
+        self._check_timer = None
         now_ms = self._clock.wall_ms()
         due: list[Timer] = []
-        while self._due and self._due[0][0] <= now_ms and len(due) < RUNG_AT_ONCE:
-            due.append(heapq.heappop(self._due)[2])  # what these calls set is for the next time
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < MAX_CALLS_PER_TURN:
+            due.append(heapq.heappop(self._heap)[2])  # what these calls set is for the next time
         for timer in due:
             if timer.call is not None:
                 timer.call()
-        self._watch()
+        self._schedule_check()
 
 
-class Times:
+class TimeServices:
     """All that a broker knows of time."""
 
     def __init__(self, clock: Clock) -> None:
         """One for a whole broker."""
         self.clock = clock
         self.timers = Timers(clock)
-        self.alarms = Alarms(clock, self.timers)
+        self.wall_timers = WallTimers(clock, self.timers)

@@ -11,28 +11,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.broker.ports.incoming import Terms
+from twinbus.broker.ports.incoming import ValidationPolicy
 from twinbus.model.errors import EntityDisabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock
-    from twinbus.broker.part import Part
+    from twinbus.broker.part import EntityPart
     from twinbus.broker.ports.outage import Outage
     from twinbus.model.errors import ServiceBusError
 
-NO_SENDING: Final = frozenset({"Disabled", "SendDisabled"})
-NO_RECEIVING: Final = frozenset({"Disabled", "ReceiveDisabled"})
+SEND_DISABLED_STATUSES: Final = frozenset({"Disabled", "SendDisabled"})
+RECEIVE_DISABLED_STATUSES: Final = frozenset({"Disabled", "ReceiveDisabled"})
 
 
-class Producer(Protocol):
+class EntityLink(Protocol):
     """A link that does not receive, as its entity knows it."""
 
-    sends: bool
+    is_sender: bool
     """It is for sending messages."""
 
-    def entity_gone(self, error: ServiceBusError) -> None:
+    def force_detach(self, error: ServiceBusError) -> None:
         """The entity was deleted."""
 
 
@@ -50,12 +50,12 @@ class Entity:
         self.created_ms = created_ms
         self.updated_ms = updated_ms
         self.accessed_ms = created_ms
-        self.used_s = 0.0
+        self.last_used_s = 0.0
         """When it was last used, by the monotonic clock."""
-        self.parts: list[Part] = []
+        self.parts: list[EntityPart] = []
         """By the numbers of their fragments."""
-        self.terms = Terms()
-        self.producers: set[Producer] = set()
+        self.validation_policy = ValidationPolicy()
+        self.links: set[EntityLink] = set()
         self.outage: Outage | None = None
         """A rehearsed outage: the entity refuses to work for a while."""
 
@@ -64,16 +64,16 @@ class Entity:
         """Whether a receiver or browser is attached, which keeps the entity from being idle."""
         return any(part.is_in_use for part in self.parts)
 
-    def check_sends(self) -> None:
+    def check_send_enabled(self) -> None:
         """Raise EntityDisabled if it takes no messages, or the error of its outage."""
-        if self.status in NO_SENDING:
-            raise disabled(self.path, self.status, "sent to")
+        if self.status in SEND_DISABLED_STATUSES:
+            raise entity_disabled_error(self.path, self.status, "sent to")
         self.check_outage()
 
     def check_outage(self) -> None:
         """Raise StoreUnavailable or ServerBusy while an outage is rehearsed."""
         if self.outage is not None:
-            raise self.outage.refusal(self.path)
+            raise self.outage.error_for(self.path)
 
     def set_outage(self, outage: Outage | None) -> None:
         """Begin an outage, or end it (None)."""
@@ -82,20 +82,20 @@ class Entity:
     def set_status(self, status: str) -> None:
         """Change the status; if sending is disabled, end all senders."""
         self.status = status
-        if status in NO_SENDING:
-            self.end_producers(disabled(self.path, status, "sent to"), senders_only=True)
+        if status in SEND_DISABLED_STATUSES:
+            self.detach_links(entity_disabled_error(self.path, status, "sent to"), senders_only=True)
 
-    def end_producers(self, error: ServiceBusError, *, senders_only: bool = False) -> None:
+    def detach_links(self, error: ServiceBusError, *, senders_only: bool = False) -> None:
         """Notify the links that do not receive that they cannot go on."""
-        for producer in [producer for producer in self.producers if producer.sends or not senders_only]:
-            producer.entity_gone(error)
-            self.producers.discard(producer)
+        for producer in [producer for producer in self.links if producer.is_sender or not senders_only]:
+            producer.force_detach(error)
+            self.links.discard(producer)
 
-    def note_use(self, clock: Clock) -> None:
+    def record_access(self, clock: Clock) -> None:
         """Note that the entity is used now: it is not idle."""
-        self.accessed_ms, self.used_s = clock.wall_ms(), clock.monotonic_s()
+        self.accessed_ms, self.last_used_s = clock.wall_ms(), clock.monotonic_s()
 
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
+    def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Read what all parts hold from their stores, in parallel; `done` gets the first error, if there is one."""
         left = len(self.parts)
         first: ServiceBusError | None = None
@@ -105,23 +105,23 @@ class Entity:
             left -= 1
             first = first or error
             if not left:
-                done(first)
+                on_done(first)
 
         for part in self.parts:
             part.load(loaded)
 
-    def settled_down(self) -> None:
+    def resume(self) -> None:
         """All entities are loaded: messages may be handed out and forwarded."""
         for part in self.parts:
-            part.settled_down()
+            part.resume()
 
     def close(self, error: ServiceBusError) -> None:
         """The entity was deleted: notify all its users."""
-        self.end_producers(error)
+        self.detach_links(error)
         for part in self.parts:
             part.close(error)
 
 
-def disabled(path: str, status: str, what: str) -> EntityDisabled:
+def entity_disabled_error(path: str, status: str, operation: str) -> EntityDisabled:
     """Return the error of an entity that is disabled for sending or receiving."""
-    return EntityDisabled(f"'{path}' is {status}: it cannot be {what}. Set its status to Active first.")
+    return EntityDisabled(f"'{path}' is {status}: it cannot be {operation}. Set its status to Active first.")

@@ -18,20 +18,20 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.intake import DESTINATION
-from twinbus.broker.ports.settlement import reasons
+from twinbus.broker.intake import DESTINATION_ANNOTATION
+from twinbus.broker.ports.settlement import dead_letter_properties
 from twinbus.broker.record import (
     ACTIVE_STATE,
-    Parts,
+    RecordFields,
     annotation_pairs_of,
     change_record,
-    expires_ms,
-    hops_of,
+    expiry_time,
+    hop_count_of,
     make_record,
-    numbered,
-    session_in,
-    take_apart,
-    with_hops,
+    parse_record,
+    session_id_in,
+    with_hop_count,
+    with_original_sequence,
     with_ttl,
     without_annotations,
 )
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 
-    Find = Callable[[str], Queue | Topic]
-    Forwarded = Callable[[int], None]
+    FindDestination = Callable[[str], Queue | Topic]
+    OnForwarded = Callable[[int], None]
 
-AT_ONCE: Final = 200
+MAX_BATCH_SIZE: Final = 200
 MAX_HOPS: Final = 4
-RETRY_S: Final = (0.05, 0.2, 1.0, 5.0)
-OTHERS_S: Final = 0.2
+RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0, 5.0)
+LOCK_POLL_S: Final = 0.2
 """How often it is looked whether others still have messages, where forwarding begins."""
-REASONS: Final = {
+DEAD_LETTER_REASONS: Final = {
     EntityNotFound: "The destination does not exist.",
     EntityDisabled: "The destination is disabled.",
     QuotaExceeded: "The destination is full.",
@@ -83,27 +83,27 @@ class Forwarder:
         self,
         fragment: Fragment,
         target: str | None,
-        find: Find,
-        failed: Fragment,
-        forwarded: Forwarded,
-        dead_source: str | None = None,
+        find_destination: FindDestination,
+        transfer_dead_letters: Fragment,
+        on_forwarded: OnForwarded,
+        dead_letter_source: str | None = None,
     ) -> None:
         """`target` is a path; None if each message says its own. `failed` is for messages that cannot go there.
 
         `forwarded` hears how many have arrived. `dead_source` is the path of the entity whose dead letters these are,
         if they are.
         """
-        self._forwarded = forwarded
-        self.deletes = False
-        self.is_gone = False
+        self._on_forwarded = on_forwarded
+        self.receive_and_delete = False
+        self.is_closed = False
         self.target = target
         self._fragment = fragment
-        self._find = find
-        self._failed = failed
-        self._dead_source = dead_source
-        self._held: deque[tuple[Lock, bytes]] = deque()
+        self._find_destination = find_destination
+        self._transfer_dead_letters = transfer_dead_letters
+        self._dead_letter_source = dead_letter_source
+        self._in_flight: deque[tuple[Lock, bytes]] = deque()
         """What it has, in order."""
-        self._size = AT_ONCE
+        self._batch_size = MAX_BATCH_SIZE
         """How many of them it tries at a time: less, where one of them is refused, to find out which."""
         self._is_busy = False
         """Some of it is offered to the destination, or being removed: nothing else is done meanwhile."""
@@ -112,184 +112,190 @@ class Forwarder:
 
     def start(self) -> None:
         """Take what there is."""
-        self._fragment.line.add(self)
-        self._begin()
+        self._fragment.dispatcher.add(self)
+        self._wait_for_locks()
 
-    def _begin(self) -> None:
+    def _wait_for_locks(self) -> None:
         """What others still have may come back, and would be taken for seen if a later message had gone before it."""
         self._timer = None
-        if self._fragment.out.locks:
-            when_s = self._fragment.clock.monotonic_s() + OTHERS_S
-            self._timer = self._fragment.timers.call_at(when_s, self._begin)
+        if self._fragment.in_flight.locks:
+            when_s = self._fragment.clock.monotonic_s() + LOCK_POLL_S
+            self._timer = self._fragment.timers.call_at(when_s, self._wait_for_locks)
         else:
-            self._fragment.line.feed(self)
+            self._fragment.dispatcher.dispatch_to(self)
 
     # --- as a consumer ------------------------------------------------------------------------------------------------
 
     @property
-    def room(self) -> int:
+    def available_credit(self) -> int:
         """It takes the next ones when the last are gone."""
-        return 0 if self._held or self._is_busy or self.is_gone else AT_ONCE
+        return 0 if self._in_flight or self._is_busy or self.is_closed else MAX_BATCH_SIZE
 
-    def take(self, held: list[tuple[Lock, bytes]]) -> None:
+    def forward(self, messages: list[tuple[Lock, bytes]]) -> None:
         """Messages to be forwarded, which nobody else has."""
-        self._held.extend(held)
-        self._go_on()
+        self._in_flight.extend(messages)
+        self._forward_next()
 
-    def reserve(self, count: int) -> None:
+    def reserve_credit(self, count: int) -> None:
         """It never has messages deleted before it gets them."""
 
     def deliver(self, deliveries: list[Delivery]) -> int:
         """It gets messages as they are stored (`take`)."""
         raise AssertionError(deliveries)
 
-    def feed(self) -> None:
+    def request_messages(self) -> None:
         """It reserves no room that it could have back."""
 
-    def entity_gone(self, error: ServiceBusError) -> None:  # noqa: ARG002
+    def force_detach(self, error: ServiceBusError) -> None:  # noqa: ARG002
         """The entity was deleted or disabled: what was not forwarded stays."""
         self.stop()
 
-    def session_lost(self, error: ServiceBusError) -> None:
+    def on_session_lock_lost(self, error: ServiceBusError) -> None:
         """It has none."""
 
-    def store_lost(self) -> None:
+    def on_store_failed(self) -> None:
         """What it has is void: the source's store failed. It takes what there is when that is there again."""
-        self._held.clear()
+        self._in_flight.clear()
         self._is_busy = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._fragment.line.feed(self)
+        self._fragment.dispatcher.dispatch_to(self)
 
     def stop(self) -> None:
         """Nothing more is forwarded but what is on its way."""
-        self.is_gone = True
+        self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-            self._give_back()
-        self._fragment.line.remove(self)
+            self._return_all()
+        self._fragment.dispatcher.remove(self)
 
     # --- forwarding ---------------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _forward_next(self) -> None:
         self._timer, self._is_busy = None, False
-        if not self._held:
-            if not self.is_gone:
-                self._fragment.line.feed(self)
+        if not self._in_flight:
+            if not self.is_closed:
+                self._fragment.dispatcher.dispatch_to(self)
             return
-        if self.is_gone:
-            self._give_back()
+        if self.is_closed:
+            self._return_all()
             return
-        target = self._target_of(self._held[0][1])
+        target = self._target_of(self._in_flight[0][1])
         some: list[tuple[Lock, bytes]] = []
-        for held in self._held:
-            if len(some) == self._size or self._target_of(held[1]) != target:
+        for held in self._in_flight:
+            if len(some) == self._batch_size or self._target_of(held[1]) != target:
                 break
             some.append(held)
-        self._is_busy, life = True, self._fragment.life
+        self._is_busy, life = True, self._fragment.incarnation
 
         def answered(error: ServiceBusError | None) -> None:
-            if life == self._fragment.life:
-                self._answered(some, error)
+            if life == self._fragment.incarnation:
+                self._on_done(some, error)
 
         try:
-            destination = self._find(target)
-            destination.check_sends()
-            items = [(lock.sequence, self._prepared(lock, record, destination)) for lock, record in some]
-            destination.take_arrivals(self._fragment.holdings.prefix, items, answered)
+            destination = self._find_destination(target)
+            destination.check_send_enabled()
+            items = [(lock.sequence, self._prepare(lock, record, destination)) for lock, record in some]
+            destination.accept_forwarded(self._fragment.message_table.key_prefix, items, answered)
         except ServiceBusError as error:
-            self._answered(some, error)
+            self._on_done(some, error)
 
     def _target_of(self, record: bytes) -> str:
         return self.target if self.target is not None else destination_of(record)
 
-    def _answered(self, some: list[tuple[Lock, bytes]], error: ServiceBusError | None) -> None:
+    def _on_done(self, messages: list[tuple[Lock, bytes]], error: ServiceBusError | None) -> None:
         if error is None:
-            self._attempts, self._size = 0, min(2 * self._size, AT_ONCE)
-            self._forwarded(len(some))
-            self._drop(len(some))
-            self._remove([lock for lock, _ in some])
+            self._attempts, self._batch_size = 0, min(2 * self._batch_size, MAX_BATCH_SIZE)
+            self._on_forwarded(len(messages))
+            self._drop_first(len(messages))
+            self._delete_forwarded([lock for lock, _ in messages])
         elif error.is_retriable:
-            wait_s = RETRY_S[min(self._attempts, len(RETRY_S) - 1)]
+            wait_s = RETRY_DELAYS_S[min(self._attempts, len(RETRY_DELAYS_S) - 1)]
             self._attempts += 1
             when_s = self._fragment.clock.monotonic_s() + wait_s
-            self._timer = self._fragment.timers.call_at(when_s, self._go_on)
-        elif len(some) > 1:
-            self._size = len(some) // 2
-            self._go_on()
+            self._timer = self._fragment.timers.call_at(when_s, self._forward_next)
+        elif len(messages) > 1:
+            self._batch_size = len(messages) // 2
+            self._forward_next()
         else:
-            self._drop(1)
-            self._fail(*some[0], error)
+            self._drop_first(1)
+            self._dead_letter(*messages[0], error)
 
-    def _drop(self, count: int) -> None:
+    def _drop_first(self, count: int) -> None:
         for _ in range(count):
-            self._held.popleft()
+            self._in_flight.popleft()
 
-    def _remove(self, locks: list[Lock]) -> None:
+    def _delete_forwarded(self, locks: list[Lock]) -> None:
         for lock in locks:
             self._fragment.locks.by_number.pop(lock.number, None)
-        life = self._fragment.life
+        life = self._fragment.incarnation
 
         def removed(_error: ServiceBusError | None) -> None:
-            if life == self._fragment.life:  # also where the disk was silent for long: it will be done
-                self._go_on()
+            if life == self._fragment.incarnation:  # also where the disk was silent for long: it will be done
+                self._forward_next()
 
         self._fragment.remove(locks, removed)
 
-    def _fail(self, lock: Lock, record: bytes, error: ServiceBusError) -> None:
+    def _dead_letter(self, lock: Lock, record: bytes, error: ServiceBusError) -> None:
         """Move a message to those that could not be forwarded."""
-        reason = next((text for kind, text in REASONS.items() if isinstance(error, kind)), type(error).__name__)
+        reason = next(
+            (text for kind, text in DEAD_LETTER_REASONS.items() if isinstance(error, kind)), type(error).__name__
+        )
         if isinstance(error, TooManyHops):
             reason = "MaxTransferHopCountExceeded"
-        parts = take_apart(change_record(record, properties=reasons(reason, str(error))))
-        parts = without_annotations(parts, (DESTINATION,))
-        self._failed.take_in(make_record(parts._replace(alarm_ms=0, session=None, shared=0, state=ACTIVE_STATE)))
-        self._remove([lock])
+        parts = parse_record(change_record(record, properties=dead_letter_properties(reason, str(error))))
+        parts = without_annotations(parts, (DESTINATION_ANNOTATION,))
+        self._transfer_dead_letters.store_moved(
+            make_record(parts._replace(due_ms=0, session_id=None, shared_body=0, state=ACTIVE_STATE))
+        )
+        self._delete_forwarded([lock])
 
-    def _give_back(self) -> None:
-        held, self._held = list(self._held), deque()
+    def _return_all(self) -> None:
+        held, self._in_flight = list(self._in_flight), deque()
         for lock, record in held:
             self._fragment.locks.by_number.pop(lock.number, None)
-            self._fragment.bring_back(lock, record)
-        self._fragment.line.dispatch()
+            self._fragment.requeue(lock, record)
+        self._fragment.dispatcher.dispatch()
 
-    def _prepared(self, lock: Lock, record: bytes, destination: Queue | Topic) -> bytes:
+    def _prepare(self, lock: Lock, record: bytes, destination: Queue | Topic) -> bytes:
         """A message as it arrives at its destination: as if it had just been sent there."""
-        parts = numbered(take_apart(record), lock.sequence)
-        hops = hops_of(parts.envelope)
+        parts = with_original_sequence(parse_record(record), lock.sequence)
+        hops = hop_count_of(parts.header)
         if hops >= MAX_HOPS:
             raise TooManyHops(f"the message was forwarded {hops} times already, which is the limit")
-        terms, envelope, session = destination.terms, with_hops(parts.envelope, hops + 1), None
+        terms, envelope, session = destination.validation_policy, with_hop_count(parts.header, hops + 1), None
         if terms.requires_session:
-            session = session_in(parts.bare)
+            session = session_id_in(parts.bare_message)
             if session is None:
                 raise NotAllowed(f"'{destination.path}' requires sessions, and the message names none")
-        if terms.ttl_ms < FOREVER_MS:
-            envelope = with_ttl(envelope, terms.ttl_ms)
+        if terms.max_ttl_ms < FOREVER_MS:
+            envelope = with_ttl(envelope, terms.max_ttl_ms)
         now_ms = self._fragment.clock.wall_ms()
-        parts = without_annotations(parts, (DEADLETTER_SOURCE, DESTINATION))
-        arrived = Parts(
+        parts = without_annotations(parts, (DEADLETTER_SOURCE, DESTINATION_ANNOTATION))
+        arrived = RecordFields(
             envelope,
-            parts.bare,
+            parts.bare_message,
             now_ms,
-            expires_ms(envelope, now_ms),
-            session=session,
+            expiry_time(envelope, now_ms),
+            session_id=session,
             annotation_count=parts.annotation_count,
             annotations=parts.annotations,
             delivery_annotation_count=parts.delivery_annotation_count,
             delivery_annotations=parts.delivery_annotations,
         )
-        if self._dead_source is not None:
-            return change_record(make_record(arrived), annotations={DEADLETTER_SOURCE: self._dead_source})
+        if self._dead_letter_source is not None:
+            return change_record(make_record(arrived), annotations={DEADLETTER_SOURCE: self._dead_letter_source})
         return make_record(arrived)
 
 
-def addressed(record: bytes, destination: str) -> bytes:
+def with_destination(record: bytes, destination: str) -> bytes:
     """A message that is to go to another entity than the one it is sent to."""
-    return change_record(record, annotations={DESTINATION: destination})
+    return change_record(record, annotations={DESTINATION_ANNOTATION: destination})
 
 
 def destination_of(record: bytes) -> str:
     """Where it is to go."""
-    return next(str(value) for key, value, _ in annotation_pairs_of(take_apart(record)) if key == DESTINATION)
+    return next(
+        str(value) for key, value, _ in annotation_pairs_of(parse_record(record)) if key == DESTINATION_ANNOTATION
+    )

@@ -13,34 +13,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from twinbus.broker import keys
-from twinbus.broker.agenda import AT_ONCE, Agenda
-from twinbus.broker.arrivals import Arrivals
-from twinbus.broker.browsing import Browsing
+from twinbus.broker.agenda import SCAN_BATCH_SIZE, TimeIndex
+from twinbus.broker.arrivals import ForwardingInbox
+from twinbus.broker.browsing import MessageBrowser
 from twinbus.broker.deferral import Deferral
-from twinbus.broker.duplicates import Duplicates
-from twinbus.broker.hold import LocalHold
-from twinbus.broker.holdings import Holdings
-from twinbus.broker.keys import fragment_in, pack_sequence
-from twinbus.broker.line import Line, LocalDispatch
-from twinbus.broker.locks import NEVER_S, Lock, Locks, LockSpan, pack_number
-from twinbus.broker.outstanding import Outstanding
+from twinbus.broker.duplicates import DuplicateDetection
+from twinbus.broker.hold import LocalSessionLock
+from twinbus.broker.holdings import MessageTable
+from twinbus.broker.keys import fragment_of_prefix, pack_sequence
+from twinbus.broker.line import Dispatcher, LocalDispatcher
+from twinbus.broker.locks import NEVER_EXPIRES_S, LocalExclusiveLocks, Lock, Locks, pack_lock_number
+from twinbus.broker.outstanding import InFlight
 from twinbus.broker.ports.fragment import FragmentPort
 from twinbus.broker.record import (
-    HAS_ALARM,
-    IS_SPECIAL,
+    HAS_DUE_TIME,
+    HAS_EXTRA_ROWS,
     SCHEDULED_STATE,
-    alarm_of,
-    enqueued_of,
+    due_time_of,
+    enqueued_time_of,
     render_locked,
-    render_open,
-    unshared,
-    with_enqueued,
+    render_unlocked,
+    with_enqueued_time,
+    with_own_body,
 )
-from twinbus.broker.redelivery import Redelivery
+from twinbus.broker.redelivery import RedeliveryTracker
 from twinbus.broker.removal import Removal
 from twinbus.broker.schedule import Schedule
 from twinbus.broker.session_state import SessionStates
-from twinbus.broker.sessions import Sessions
+from twinbus.broker.sessions import SessionDispatcher
 from twinbus.broker.settlement import Settlement
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
@@ -49,22 +49,22 @@ from twinbus.store.protocol import StoreError, Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from twinbus.broker.bodies import Bodies
-    from twinbus.broker.browser import Browser
-    from twinbus.broker.clock import Times
+    from twinbus.broker.bodies import SharedBodies
+    from twinbus.broker.browser import BrowseCursor
+    from twinbus.broker.clock import TimeServices
     from twinbus.broker.forwarding import Forwarder
-    from twinbus.broker.journal import Applied, Journal
+    from twinbus.broker.journal import CommitLog, OnApplied
     from twinbus.broker.locks import TokenSource
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.consumer import Consumer, Delivery
-    from twinbus.broker.ports.fragment import Hold
-    from twinbus.store.protocol import Answer, Batch, Row
+    from twinbus.broker.ports.fragment import SessionLock
+    from twinbus.store.protocol import Batch, OnResult, Row
 
-Item: TypeAlias = "tuple[int, bytes]"
+SequencedRecord: TypeAlias = "tuple[int, bytes]"
 """A message that is next: its sequence number and its record."""
 
 
-class Policy:
+class FragmentPolicy:
     """What a fragment does with messages, as its queue's description says. Changes when that does."""
 
     __slots__ = (
@@ -100,65 +100,69 @@ class Fragment(FragmentPort):
 
     def __init__(
         self,
-        prefix: bytes,
-        journal: Journal,
-        policy: Policy,
+        key_prefix: bytes,
+        commit_log: CommitLog,
+        policy: FragmentPolicy,
         *,
-        times: Times,
-        tokens: TokenSource,
+        time_services: TimeServices,
+        token_source: TokenSource,
         dead_letters: Fragment | None = None,
         has_sessions: bool = False,
-        bodies: Bodies | None = None,
+        shared_bodies: SharedBodies | None = None,
     ) -> None:
         """A fragment without messages; one that may have some is loaded first (`load`).
 
         `prefix` is how its keys start; `tokens` has the random parts of its lock tokens. `bodies` is where those of its
         messages may lie that others have, too.
         """
-        super().__init__(fragment_in(prefix), times, has_sessions=has_sessions)
+        super().__init__(fragment_of_prefix(key_prefix), time_services, has_sessions=has_sessions)
         self.policy = policy
-        self.journal = journal
+        self.commit_log = commit_log
         self.dead_letters = dead_letters
         self.is_loaded = True
-        self.is_busy = False
+        self.is_publishing = False
         """A topic's: messages that were sent to it are not in a batch yet, and later ones wait (`in_order`)."""
-        self.life = 0
+        self.incarnation = 0
         """Another one after each time that what was in memory became void."""
-        self.holdings = holdings = Holdings(prefix, journal)
-        holdings.bodies = bodies
-        self.out = Outstanding()
-        self.deferred_out: dict[int, Lock] = {}
+        self.message_table = holdings = MessageTable(key_prefix, commit_log)
+        holdings.shared_bodies = shared_bodies
+        self.in_flight = InFlight()
+        self.deferred_in_flight: dict[int, Lock] = {}
         """Deferred messages that someone has, by their sequence number."""
-        self.locks = Locks(tokens, self.number)
-        self.redelivery = Redelivery(self)
-        self.sessions = Sessions(self) if has_sessions else None
-        self._line: LocalDispatch = self.sessions if self.sessions is not None else Line(self)
+        self.locks = Locks(token_source, self.number)
+        self.redelivery = RedeliveryTracker(self)
+        self.sessions = SessionDispatcher(self) if has_sessions else None
+        self._dispatcher: LocalDispatcher = self.sessions if self.sessions is not None else Dispatcher(self)
         self._settlement = Settlement(self)
         self.schedule = Schedule(self)
         self.deferral = Deferral(self)
-        self.duplicates = Duplicates(self)
+        self.duplicate_detection = DuplicateDetection(self)
         self.session_states = SessionStates(self)
-        self._browsing = Browsing(self)
+        self._browser = MessageBrowser(self)
         self.removal = Removal(self)
-        self.arrivals = Arrivals(self)
+        self.forwarding_inbox = ForwardingInbox(self)
         self.forwarder: Forwarder | None = None
         """Takes its messages to another entity; then nobody else gets any."""
-        self.check_room: Callable[[int], None] = _always_fits
+        self.check_quota: Callable[[int], None] = _no_quota
         """QuotaExceeded if so many bytes more do not fit into the entity; the entity says how large it may be."""
-        self.browsers: dict[Browser, None] = {}
+        self.browse_cursors: dict[BrowseCursor, None] = {}
         self.returnable: dict[Consumer, dict[int, bytes]] = {}
         """Messages deleted for receivers that may still return them, by sequence numbers."""
-        self._tokens = tokens
-        self._end: ServiceBusError | None = None
+        self._token_source = token_source
+        self._closed_error: ServiceBusError | None = None
         """Why nobody gets anything from it any more: its entity was deleted."""
-        holdings.expiry = Agenda(prefix, keys.EXPIRY, journal, times, self._settlement.end_lives, is_sparse=True)
-        holdings.due = Agenda(prefix, keys.DUE, journal, times, self.schedule.activate, is_sparse=False)
-        journal.keepers[self] = None
+        holdings.expiry_index = TimeIndex(
+            key_prefix, keys.EXPIRY, commit_log, time_services, self._settlement.expire_messages, is_sparse=True
+        )
+        holdings.due_index = TimeIndex(
+            key_prefix, keys.DUE, commit_log, time_services, self.schedule.activate, is_sparse=False
+        )
+        commit_log.participants[self] = None
 
     @property
-    def line(self) -> LocalDispatch:
+    def dispatcher(self) -> LocalDispatcher:
         """Who receives from it, and which message is next."""
-        return self._line
+        return self._dispatcher
 
     @property
     def settlement(self) -> Settlement:
@@ -166,9 +170,9 @@ class Fragment(FragmentPort):
         return self._settlement
 
     @property
-    def browsing(self) -> Browsing:
+    def browser(self) -> MessageBrowser:
         """Looking at its messages."""
-        return self._browsing
+        return self._browser
 
     @property
     def local(self) -> Fragment:
@@ -178,299 +182,307 @@ class Fragment(FragmentPort):
     @property
     def is_in_use(self) -> bool:
         """Whether a receiver or browser is attached."""
-        return bool(self._line.consumers or self.browsers)
+        return bool(self._dispatcher.consumers or self.browse_cursors)
 
-    def check_works(self) -> None:
+    def check_available(self) -> None:
         """Raise StoreUnavailable if its store does not work now."""
-        self.journal.check_works()
+        self.commit_log.check_available()
 
-    def check_takes_sends(self) -> None:
+    def check_accepts_sends(self) -> None:
         """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
-        self.journal.check_takes_sends()
+        self.commit_log.check_accepts_sends()
 
-    def begin_exclusive(self) -> LockSpan:
+    def track_exclusive_locks(self) -> LocalExclusiveLocks:
         """Note the locks of an exclusive receiver from now on."""
-        self.redelivery.guard(is_on=True)
-        return LockSpan(self)
+        self.redelivery.set_tracking(is_on=True)
+        return LocalExclusiveLocks(self)
 
     @property
-    def count(self) -> int:
+    def active_count(self) -> int:
         """Active messages, as far as is known to be synced."""
-        return self.holdings.shown.active_count
+        return self.message_table.committed.active_count
 
     @property
     def size(self) -> int:
         """What all messages weigh, as far as is known to be synced."""
-        return self.holdings.shown.size
+        return self.message_table.committed.size
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
     @property
     def is_available(self) -> bool:
         """Its store works, and what it holds is known."""
-        return self.is_loaded and self.journal.trouble is None
+        return self.is_loaded and self.commit_log.unavailable_reason is None
 
     @property
-    def takes_sends(self) -> bool:
+    def accepts_sends(self) -> bool:
         """What is sent now can be stored, as far as is known."""
-        return self.is_loaded and self.journal.takes_sends
+        return self.is_loaded and self.commit_log.accepts_sends
 
-    def in_order(self, call: Callable[[], None], refuse: Answered, size: int) -> None:  # noqa: ARG002
+    def run_in_order(self, call: Callable[[], None], on_error: OnDone, size: int) -> None:  # noqa: ARG002
         """Make a call once all that was sent before is in a batch: at once, but for a topic that is busy.
 
         If that comes to nothing, `refuse` hears why. `size` is how many bytes wait.
         """
         call()
 
-    def enqueue(self, records: Sequence[bytes], answer: Answered, beside: Callable[[], None] | None = None) -> int:
+    def enqueue(self, records: Sequence[bytes], on_done: OnDone, on_batched: Callable[[], None] | None = None) -> int:
         """Store messages: all or none. `answer` hears when they are on disk.
 
         `beside` is called when they are put into a batch, and may put something into the same. Returns the sequence
         number of the first; the others follow.
         """
-        self.journal.check_takes_sends()
+        self.commit_log.check_accepts_sends()
         self.check_loaded()
-        holdings = self.holdings
-        enqueued_ms = enqueued_of(records[-1])
-        if enqueued_ms < holdings.latest_ms:  # the wall clock was set back, and no message seems older than another
-            records = [with_enqueued(record, holdings.latest_ms) for record in records]
+        holdings = self.message_table
+        enqueued_ms = enqueued_time_of(records[-1])
+        if (
+            enqueued_ms < holdings.last_enqueued_ms
+        ):  # the wall clock was set back, and no message seems older than another
+            records = [with_enqueued_time(record, holdings.last_enqueued_ms) for record in records]
         else:
-            holdings.latest_ms = enqueued_ms
-        put, active, size, later = self.journal.batch.put, holdings.active, 0, 0
-        first = sequence = holdings.next
+            holdings.last_enqueued_ms = enqueued_ms
+        put, active, size, later = self.commit_log.batch.put, holdings.active_prefix, 0, 0
+        first = sequence = holdings.next_sequence
         fresh = []
         for record in records:
-            if record[1] & IS_SPECIAL:
+            if record[1] & HAS_EXTRA_ROWS:
                 if record[3] == SCHEDULED_STATE:
                     holdings.schedule(sequence, record)
                     later += len(record)
                     sequence += 1
                     continue
-                holdings.add_rows(sequence, record)
+                holdings.add_index_rows(sequence, record)
             put(active + pack_sequence(sequence), record)
             fresh.append((sequence, record))
             size += len(record)
             sequence += 1
-        holdings.next = sequence
+        holdings.next_sequence = sequence
         holdings.active_count += len(fresh)
         holdings.active_bytes += size
-        self.journal.add(self, size + later, lambda: self._line.arrive(fresh, size), answer)
-        if beside is not None:
-            beside()
+        self.commit_log.add(self, size + later, lambda: self._dispatcher.add_messages(fresh, size), on_done)
+        if on_batched is not None:
+            on_batched()
         return first
 
-    def ping(self, answer: Answered) -> None:
+    def ping(self, on_done: OnDone) -> None:
         """Commit nothing, and sync it: whoever asks whether messages can be sent knows when that is answered."""
-        self.journal.check_takes_sends()
+        self.commit_log.check_accepts_sends()
         self.check_loaded()
-        self.journal.add_loose(answer)
+        self.commit_log.add_without_participant(on_done)
 
     @property
-    def activates_at_once(self) -> int:
+    def activation_batch_size(self) -> int:
         """How many scheduled messages are made active in one batch."""
-        return AT_ONCE
+        return SCAN_BATCH_SIZE
 
-    def make_active(self, records: list[bytes], beside: Callable[[], None], applied: Applied) -> None:
+    def activate_scheduled(self, records: list[bytes], on_batched: Callable[[], None], on_applied: OnApplied) -> None:
         """Store messages that were there for later, as `enqueue`; `applied` is called when that is synced."""
-        beside()
-        fresh = [(self.holdings.add(record), record) for record in records]
+        on_batched()
+        fresh = [(self.message_table.add(record), record) for record in records]
         size = sum([len(record) for record in records])
 
         def arrived() -> None:
-            self._line.arrive(fresh, size)
-            applied()
+            self._dispatcher.add_messages(fresh, size)
+            on_applied()
 
-        self.journal.add(self, 0, arrived, ignore)
+        self.commit_log.add(self, 0, arrived, ignore)
 
-    def expect(self, items: list[Item], size: int) -> None:
+    def announce_on_commit(self, messages: list[SequencedRecord], size: int) -> None:
         """Messages were put into the batch of this turn: they are there when it is synced."""
-        self.journal.add(self, size, lambda: self._line.arrive(items, size), ignore)
+        self.commit_log.add(self, size, lambda: self._dispatcher.add_messages(messages, size), ignore)
 
-    def take_in(self, record: bytes) -> None:
+    def store_moved(self, record: bytes) -> None:
         """Store a message that comes from another fragment of the same store, in the batch of this turn.
 
         Its enqueued time is not changed: it is that of the message's arrival.
         """
-        sequence, size = self.holdings.add(record), len(record)
-        self.journal.add(self, size, lambda: self._line.arrive([(sequence, record)], size), ignore)
+        sequence, size = self.message_table.add(record), len(record)
+        self.commit_log.add(self, size, lambda: self._dispatcher.add_messages([(sequence, record)], size), ignore)
 
     # --- handing out --------------------------------------------------------------------------------------------------
 
     @property
-    def free_locks(self) -> int:
+    def available_locks(self) -> int:
         """How many more messages may be out."""
-        return self.policy.max_locks - len(self.out.locks)
+        return self.policy.max_locks - len(self.in_flight.locks)
 
-    def hand_out(self, consumer: Consumer, items: list[Item], session_until_ms: int | None = None) -> None:
+    def deliver_to(
+        self, consumer: Consumer, messages: list[SequencedRecord], session_locked_until_ms: int | None = None
+    ) -> None:
         """Give messages to a consumer that has room for them, but for those whose time is over.
 
         Messages of a session are locked as long as that is.
         """
         now_ms = self.clock.wall_ms()
-        for _, record in items:
-            if record[1] & HAS_ALARM:
-                items = self._without_stale(items, now_ms)
+        for _, record in messages:
+            if record[1] & HAS_DUE_TIME:
+                messages = self._without_expired(messages, now_ms)
                 break
-        if not items:
+        if not messages:
             return
         if consumer is self.forwarder:
-            locks = self.locks.add(items, NEVER_S)
-            self.out.add(locks)
-            self.forwarder.take(list(zip(locks, [record for _, record in items], strict=True)))
-        elif consumer.deletes:
-            self._hand_over(consumer, items)
-        elif session_until_ms is not None:
-            self._lend(consumer, items, NEVER_S, session_until_ms)
+            locks = self.locks.add(messages, NEVER_EXPIRES_S)
+            self.in_flight.add(locks)
+            self.forwarder.forward(list(zip(locks, [record for _, record in messages], strict=True)))
+        elif consumer.receive_and_delete:
+            self._delete_and_deliver(consumer, messages)
+        elif session_locked_until_ms is not None:
+            self._deliver_locked(consumer, messages, NEVER_EXPIRES_S, session_locked_until_ms)
         else:
             duration_ms = self.policy.lock_duration_ms
             deadline_s = self.clock.monotonic_s() + duration_ms / 1000
-            self._lend(consumer, items, deadline_s, now_ms + duration_ms)
-            self._settlement.watch(deadline_s)
+            self._deliver_locked(consumer, messages, deadline_s, now_ms + duration_ms)
+            self._settlement.schedule_expiry(deadline_s)
 
-    def _without_stale(self, items: list[Item], now_ms: int) -> list[Item]:
+    def _without_expired(self, messages: list[SequencedRecord], now_ms: int) -> list[SequencedRecord]:
         fresh, stale = [], []
-        for item in items:
+        for item in messages:
             sequence, record = item
-            if record[1] & HAS_ALARM and alarm_of(record) <= now_ms:
-                lock = Lock(0, sequence, len(record), NEVER_S)
-                lock.learn(record)
+            if record[1] & HAS_DUE_TIME and due_time_of(record) <= now_ms:
+                lock = Lock(0, sequence, len(record), NEVER_EXPIRES_S)
+                lock.load_from_record(record)
                 stale.append((lock, record))
             else:
                 fresh.append(item)
         if stale:
-            self._settlement.end_stale(stale)
+            self._settlement.expire_undelivered(stale)
         return fresh
 
-    def _lend(self, consumer: Consumer, items: list[Item], deadline_s: float, until_ms: int) -> None:
+    def _deliver_locked(
+        self, consumer: Consumer, messages: list[SequencedRecord], deadline_s: float, locked_until_ms: int
+    ) -> None:
         """Deliver under locks."""
         token_prefix, tag_prefix = self.locks.token_prefix, self.locks.tag_prefix
         deliveries: list[Delivery] = []
-        locks = self.locks.add(items, deadline_s)
-        if self.redelivery.suspects:
-            items = self._with_deliveries(items)
-        for at, (sequence, record) in enumerate(items):
-            suffix = pack_number(locks[at].number)
-            deliveries.append((render_locked(record, sequence, token_prefix + suffix, until_ms), tag_prefix + suffix))
-        self.out.add(locks)
+        locks = self.locks.add(messages, deadline_s)
+        if self.redelivery.has_suspects:
+            messages = self._with_delivery_counts(messages)
+        for at, (sequence, record) in enumerate(messages):
+            suffix = pack_lock_number(locks[at].number)
+            deliveries.append(
+                (render_locked(record, sequence, token_prefix + suffix, locked_until_ms), tag_prefix + suffix)
+            )
+        self.in_flight.add(locks)
         if self.sessions is not None:
-            self.sessions.note_locks(locks)
+            self.sessions.attach_locks(locks)
         taken = consumer.deliver(deliveries)
         assert taken == len(deliveries)
 
-    def _with_deliveries(self, items: list[Item]) -> list[Item]:
+    def _with_delivery_counts(self, messages: list[SequencedRecord]) -> list[SequencedRecord]:
         """The same as they are shown: those that may have been delivered before say so."""
-        seen = self.redelivery.seen
-        return [(sequence, seen(sequence, record)) for sequence, record in items]
+        seen = self.redelivery.as_delivered
+        return [(sequence, seen(sequence, record)) for sequence, record in messages]
 
-    def _hand_over(self, consumer: Consumer, items: list[Item]) -> None:
+    def _delete_and_deliver(self, consumer: Consumer, messages: list[SequencedRecord]) -> None:
         """Delete, and deliver when that is on disk: so it is received once, or never."""
-        line, holdings = self._line, self.holdings
-        self.out.add_leaving([sequence for sequence, _ in items])
-        line.begin_handing(consumer, len(items))
-        for sequence, record in items:
+        line, holdings = self._dispatcher, self.message_table
+        self.in_flight.add_deleting([sequence for sequence, _ in messages])
+        line.begin_pending_delivery(consumer, len(messages))
+        for sequence, record in messages:
             holdings.remove_active(sequence, len(record))
-            if record[1] & IS_SPECIAL:
-                holdings.remove_rows(sequence, record)
+            if record[1] & HAS_EXTRA_ROWS:
+                holdings.remove_index_rows(sequence, record)
 
         def applied() -> None:
-            for sequence, _ in items:
-                self.out.remove(sequence)
-            line.end_handing(consumer, len(items))
+            for sequence, _ in messages:
+                self.in_flight.remove(sequence)
+            line.end_pending_delivery(consumer, len(messages))
             taken = 0
-            if not consumer.is_gone:
+            if not consumer.is_closed:
                 returnable = self.returnable.get(consumer)
                 if returnable is not None:
-                    returnable.update(items)
-                shown = self._with_deliveries(items) if self.redelivery.suspects else items
+                    returnable.update(messages)
+                shown = self._with_delivery_counts(messages) if self.redelivery.has_suspects else messages
                 taken = consumer.deliver(
-                    [(render_open(record, number), pack_sequence(number)) for number, record in shown]
+                    [(render_unlocked(record, number), pack_sequence(number)) for number, record in shown]
                 )
-            if taken < len(items):
-                self.store_again(items[taken:], ignore)
+            if taken < len(messages):
+                self.restore_deleted(messages[taken:], ignore)
 
-        self.journal.add(self, 0, applied, ignore)
+        self.commit_log.add(self, 0, applied, ignore)
 
-    def store_again(self, items: list[Item], answer: Answered) -> None:
+    def restore_deleted(self, messages: list[SequencedRecord], on_done: OnDone) -> None:
         """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
         try:
             self.check_loaded()
         except ServiceBusError as error:  # who was to get them was told nothing: once, or never
-            answer(error)
+            on_done(error)
             return
-        for sequence, record in items:
-            self.holdings.put_again(sequence, unshared(record))
-        self.out.add_leaving([sequence for sequence, _ in items])
+        for sequence, record in messages:
+            self.message_table.put(sequence, with_own_body(record))
+        self.in_flight.add_deleting([sequence for sequence, _ in messages])
 
         def applied() -> None:
-            for sequence, record in items:
-                self.out.remove(sequence)
-                self._line.bring_back(sequence, record)
+            for sequence, record in messages:
+                self.in_flight.remove(sequence)
+                self._dispatcher.requeue(sequence, record)
 
-        self.journal.add(self, 0, applied, answer)
+        self.commit_log.add(self, 0, applied, on_done)
 
-    def find_session(self, session: bytes, consumer: Consumer) -> LocalHold:
+    def find_session_lock(self, session_id: bytes, consumer: Consumer) -> LocalSessionLock:
         """Return a session that a receiver has now. SessionLockLost."""
         assert self.sessions is not None
-        return self.sessions.find(session, consumer)
+        return self.sessions.find_lock(session_id, consumer)
 
-    def renew_session(self, hold: Hold) -> int:
+    def renew_session_lock(self, session_lock: SessionLock) -> int:
         """Let a receiver have its session for the lock duration from now; return until when, on the wall clock."""
         assert self.sessions is not None
-        assert isinstance(hold, LocalHold)
-        return self.sessions.renew(hold)
+        assert isinstance(session_lock, LocalSessionLock)
+        return self.sessions.renew(session_lock)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, places: list[bytes], done: Answer[list[bytes | None]]) -> None:
+    def read(self, record_keys: list[bytes], on_result: OnResult[list[bytes | None]]) -> None:
         """Records by their keys, whole."""
-        bodies = self.holdings.bodies
+        bodies = self.message_table.shared_bodies
         if bodies is None:
-            self.journal.get(places, done)
+            self.commit_log.get(record_keys, on_result)
             return
 
         def found(records: list[bytes | None] | StoreError) -> None:
             if isinstance(records, StoreError):
-                done(records)
+                on_result(records)
             else:
-                bodies.join(places, records, done)
+                bodies.complete_records(record_keys, records, on_result)
 
-        self.journal.get(places, found)
+        self.commit_log.get(record_keys, found)
 
-    def scan(self, start: bytes, end: bytes, done: Answer[list[Row]], *, limit: int, max_bytes: int) -> None:
+    def scan(self, start: bytes, end: bytes, on_result: OnResult[list[Row]], *, limit: int, max_bytes: int) -> None:
         """Records in the order of their keys, whole; not more bytes of them than one record beyond `max_bytes`."""
-        bodies = self.holdings.bodies
+        bodies = self.message_table.shared_bodies
         if bodies is None:
-            self.journal.scan(start, end, done, limit=limit, max_bytes=max_bytes)
+            self.commit_log.scan(start, end, on_result, limit=limit, max_bytes=max_bytes)
             return
 
         def found(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                done(rows)
+                on_result(rows)
                 return
 
             def joined(whole: list[Row] | StoreError) -> None:
                 if rows and not whole:  # all of them were removed meanwhile, and that is not the end
-                    self.scan(rows[0][0] + b"\0", end, done, limit=limit, max_bytes=max_bytes)
+                    self.scan(rows[0][0] + b"\0", end, on_result, limit=limit, max_bytes=max_bytes)
                 else:
-                    done(whole)
+                    on_result(whole)
 
-            bodies.join_rows(rows, max_bytes, joined)
+            bodies.complete_rows(rows, max_bytes, joined)
 
-        self.journal.scan(start, end, found, limit=limit, max_bytes=max_bytes)
+        self.commit_log.scan(start, end, found, limit=limit, max_bytes=max_bytes)
 
     # --- what is out --------------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
         """The numbers by which locks are known, in tags or tokens; 0 where one is not of this life."""
-        return self.locks.numbers_in(tags)
+        return self.locks.lock_numbers_of(tags)
 
-    def remove(self, locks: list[Lock], answer: Answered) -> None:
+    def remove(self, locks: list[Lock], on_done: OnDone) -> None:
         """Delete messages that are out."""
-        holdings, out = self.holdings, self.out.locks
-        delete, active = self.journal.batch.delete, holdings.active
+        holdings, out = self.message_table, self.in_flight.locks
+        delete, active = self.commit_log.batch.delete, holdings.active_prefix
         count = size = 0
         for lock in locks:
-            if lock.is_special:
+            if lock.has_extra_rows:
                 holdings.remove(lock)
             else:
                 delete(active + pack_sequence(lock.sequence))
@@ -480,145 +492,145 @@ class Fragment(FragmentPort):
                 out[lock.sequence] = None
         holdings.active_count -= count
         holdings.active_bytes -= size
-        self.journal.add(self, 0, lambda: self._removed(locks), answer)
+        self.commit_log.add(self, 0, lambda: self._on_removed(locks), on_done)
 
-    def _removed(self, locks: list[Lock]) -> None:
+    def _on_removed(self, locks: list[Lock]) -> None:
         for lock in locks:
-            self.forget(lock)
-        if self.redelivery.suspects:
+            self.end_in_flight(lock)
+        if self.redelivery.has_suspects:
             self.redelivery.forget([lock.sequence for lock in locks])
 
-    def forget(self, lock: Lock) -> None:
+    def end_in_flight(self, lock: Lock) -> None:
         """A message is not out any more."""
         if lock.is_deferred:
-            self.deferred_out.pop(lock.sequence, None)
+            self.deferred_in_flight.pop(lock.sequence, None)
         else:
-            self.out.remove(lock.sequence)
+            self.in_flight.remove(lock.sequence)
 
-    def bring_back(self, lock: Lock, record: bytes) -> None:
+    def requeue(self, lock: Lock, record: bytes) -> None:
         """A message that was out is free again, as it is on disk; unless its time is over."""
-        if record[1] & HAS_ALARM and not lock.is_deferred and alarm_of(record) <= self.clock.wall_ms():
-            self._settlement.end_stale([(lock, record)])
+        if record[1] & HAS_DUE_TIME and not lock.is_deferred and due_time_of(record) <= self.clock.wall_ms():
+            self._settlement.expire_undelivered([(lock, record)])
             return
-        self.forget(lock)
+        self.end_in_flight(lock)
         if not lock.is_deferred:
-            self._line.bring_back(lock.sequence, record)
+            self._dispatcher.requeue(lock.sequence, record)
 
     # --- the journal calls these --------------------------------------------------------------------------------------
 
-    def write_marks(self, batch: Batch) -> None:
+    def write_counters(self, batch: Batch) -> None:
         """The numbers that a restart starts from, with every batch that changes them."""
-        if self._end is None:  # else all that it had is removed
-            self.holdings.low = self.out.lowest(self._line.lowest)
-            self.holdings.write_marks(batch)
+        if self._closed_error is None:  # else all that it had is removed
+            self.message_table.low_watermark = self.in_flight.lowest(self._dispatcher.lowest_available)
+            self.message_table.write_counters(batch)
 
-    def show_marks(self) -> None:
+    def publish_counters(self) -> None:
         """What was written is there to be seen."""
-        if self._end is None:
-            self.holdings.show_marks()
+        if self._closed_error is None:
+            self.message_table.publish_counters()
 
-    def settled_down(self) -> None:
+    def resume(self) -> None:
         """A commit was applied, or the store speaks again: there may be something to hand out."""
-        self._settlement.settled_down()
-        self.holdings.expiry.settled_down()
-        self.holdings.due.settled_down()
-        self._line.dispatch()
-        if self.holdings.bodies is not None:
-            self.holdings.bodies.settled_down()
-        if self.browsers:
-            for browser in list(self.browsers):
-                browser.go_on()
+        self._settlement.resume()
+        self.message_table.expiry_index.resume()
+        self.message_table.due_index.resume()
+        self._dispatcher.dispatch()
+        if self.message_table.shared_bodies is not None:
+            self.message_table.shared_bodies.resume()
+        if self.browse_cursors:
+            for browser in list(self.browse_cursors):
+                browser.advance()
 
-    def lose_store(self) -> None:
+    def on_store_failed(self) -> None:
         """The store failed. Whatever is out or on its way will be read from disk again."""
-        self._restart()
+        self._reset()
 
-    def find_store(self) -> None:
+    def on_store_reopened(self) -> None:
         """The store was opened anew."""
-        self.load(lambda error: self.journal.fail(str(error)) if error is not None else self.settled_down())
+        self.load(lambda error: self.commit_log.fail(str(error)) if error is not None else self.resume())
 
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
+    def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Read the marks from the store."""
         self.is_loaded = False
 
         def read(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
-                done(StoreUnavailable(str(values)))
+                on_done(StoreUnavailable(str(values)))
                 return
-            self.holdings.read_marks(values[0])
-            self._restart()
+            self.message_table.load_counters(values[0])
+            self._reset()
             self.redelivery.load(values[1])
-            if self.sessions is None or self.holdings.counts_states:
+            if self.sessions is None or self.message_table.counts_session_states:
                 finish(None)
             else:
-                self.session_states.count_all(finish)
+                self.session_states.count_stored_bytes(finish)
 
         def finish(error: ServiceBusError | None) -> None:
             if error is not None:
-                done(error)
+                on_done(error)
                 return
-            self.is_loaded = self._end is None
+            self.is_loaded = self._closed_error is None
             if self.is_loaded:
-                self.holdings.start_agendas()
-            done(None)
+                self.message_table.start_time_indexes()
+            on_done(None)
 
-        self.journal.get([self.holdings.marks_key, self.redelivery.key], read, Table.INDEX)
+        self.commit_log.get([self.message_table.counters_key, self.redelivery.key], read, Table.INDEX)
 
     def close(self, error: ServiceBusError) -> None:
         """The entity is deleted: nobody gets anything from it any more."""
-        self.journal.keepers.pop(self, None)
-        self._end = error
-        self.end_receiving(error)
-        self._restart()
+        self.commit_log.participants.pop(self, None)
+        self._closed_error = error
+        self.detach_receivers(error)
+        self._reset()
 
-    def end_receiving(self, error: ServiceBusError) -> None:
+    def detach_receivers(self, error: ServiceBusError) -> None:
         """Nobody gets or sees anything any more who is there now."""
-        self._line.close(error)
-        for browser in list(self.browsers):
-            browser.reader.entity_gone(error)
-        self.browsers.clear()
+        self._dispatcher.close(error)
+        for browser in list(self.browse_cursors):
+            browser.reader.force_detach(error)
+        self.browse_cursors.clear()
 
     def begin_forwarding(self) -> None:
         """Hand out messages in order, whichever session they belong to: to the forwarder alone."""
-        if self.sessions is not None and self._line is self.sessions:
-            low = self.out.lowest(self.sessions.lowest)
-            self._line = Line(self)
-            self._line.restart(low)
+        if self.sessions is not None and self._dispatcher is self.sessions:
+            low = self.in_flight.lowest(self.sessions.lowest_available)
+            self._dispatcher = Dispatcher(self)
+            self._dispatcher.reset(low)
 
     def end_forwarding(self) -> None:
         """Hand out messages by their sessions again, where it has some."""
-        if self.sessions is not None and self._line is not self.sessions:
-            low = self.out.lowest(self._line.lowest)
-            self._line = self.sessions
-            self.sessions.restart(low)
+        if self.sessions is not None and self._dispatcher is not self.sessions:
+            low = self.in_flight.lowest(self._dispatcher.lowest_available)
+            self._dispatcher = self.sessions
+            self.sessions.reset(low)
 
-    def _restart(self) -> None:
+    def _reset(self) -> None:
         """What is in memory is void."""
         self.is_loaded = False
-        self.life += 1
-        self._line.restart(self.holdings.low)
-        self.locks = Locks(self._tokens, self.number)
-        self.out.clear()
-        self.deferred_out.clear()
-        self._settlement.restart()
-        self.redelivery.restart()
-        for browser in self.browsers:
-            browser.restart()
-        self.schedule.restart()
-        self.session_states.restart()
-        self.duplicates.restart()
-        self.arrivals.restart()
+        self.incarnation += 1
+        self._dispatcher.reset(self.message_table.low_watermark)
+        self.locks = Locks(self._token_source, self.number)
+        self.in_flight.clear()
+        self.deferred_in_flight.clear()
+        self._settlement.reset()
+        self.redelivery.reset()
+        for browser in self.browse_cursors:
+            browser.reset()
+        self.schedule.reset()
+        self.session_states.reset()
+        self.duplicate_detection.reset()
+        self.forwarding_inbox.reset()
         if self.forwarder is not None:
-            self.forwarder.store_lost()
-        self.holdings.stop_agendas()
+            self.forwarder.on_store_failed()
+        self.message_table.stop_time_indexes()
 
     def check_loaded(self) -> None:
         """StoreUnavailable while it is not; or why it is no more."""
-        if self._end is not None:
-            raise self._end
+        if self._closed_error is not None:
+            raise self._closed_error
         if not self.is_loaded:
-            raise StoreUnavailable(f"store {self.journal.store.name} is being opened: try again in a moment")
+            raise StoreUnavailable(f"store {self.commit_log.store.name} is being opened: try again in a moment")
 
 
-def _always_fits(_size: int) -> None:
+def _no_quota(_size: int) -> None:
     """Nothing limits a fragment without an entity."""

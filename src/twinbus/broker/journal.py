@@ -24,63 +24,67 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock, Timers
-    from twinbus.broker.ports.callbacks import Answered
-    from twinbus.store.protocol import Answer, Batch, Row, Store
+    from twinbus.broker.ports.callbacks import OnDone
+    from twinbus.store.protocol import Batch, OnResult, Row, Store
 
-    Applied: TypeAlias = Callable[[], None]
+    OnApplied: TypeAlias = Callable[[], None]
 
 T = TypeVar("T")
-FAILED: Final = "it failed, and is being opened again"
+FAILED_REASON: Final = "it failed, and is being opened again"
 
 
-class Keeper(Protocol):
+class CommitParticipant(Protocol):
     """A fragment, as its journal knows it."""
 
-    def write_marks(self, batch: Batch) -> None:
+    def write_counters(self, batch: Batch) -> None:
         """Add the fragment's counters to a batch that changes it."""
 
-    def show_marks(self) -> None:
+    def publish_counters(self) -> None:
         """A commit that changed the fragment is on disk: its marks are what there is to see."""
 
-    def settled_down(self) -> None:
+    def resume(self) -> None:
         """... and everyone was told of it."""
 
-    def lose_store(self) -> None:
+    def on_store_failed(self) -> None:
         """The store failed: what is only in memory means nothing any more."""
 
-    def find_store(self) -> None:
+    def on_store_reopened(self) -> None:
         """The store is there again."""
 
 
 class _Commit:
-    __slots__ = ("keepers", "size", "submitted_s", "waiters")
+    __slots__ = ("participants", "size", "submitted_s", "waiters")
 
     def __init__(
-        self, waiters: list[tuple[Applied, Answered]], keepers: list[Keeper], size: int, submitted_s: float
+        self,
+        waiters: list[tuple[OnApplied, OnDone]],
+        participants: list[CommitParticipant],
+        size: int,
+        submitted_s: float,
     ) -> None:
         self.waiters = waiters
-        self.keepers = keepers
+        self.participants = participants
         self.size = size
         self.submitted_s = submitted_s
 
 
-class Promise:
+class WatchedRead:
     """An answer to who wants to read: given once, by the fragment or, if the store is silent, by its journal."""
 
-    __slots__ = ("_answer", "is_open", "since_s")
+    __slots__ = ("_on_done", "is_pending", "since_s")
 
-    def __init__(self, answer: Answered, since_s: float) -> None:
+    def __init__(self, on_done: OnDone, since_s: float) -> None:
         """Made by `Journal.promise`."""
-        self.is_open = True
+        self.is_pending = True
         """Nobody has given it yet."""
         self.since_s = since_s
-        self._answer = answer
+        self._on_done = on_done
 
-    def give(self, error: ServiceBusError | None) -> None:
+    def finish(self, error: ServiceBusError | None) -> None:
         """Answer."""
-        if self.is_open:
-            self.is_open = False
-            self._answer(error)
+        if self.is_pending:
+            self.is_pending = False
+            self._on_done(error)
 
 
 class StoreState:
@@ -89,62 +93,66 @@ class StoreState:
     def __init__(self, name: str, max_pending_bytes: int) -> None:
         """`name` is how clients are told of it."""
         self.name = name
-        self.trouble: str | None = None
+        self.unavailable_reason: str | None = None
         """Why the store does not work, as clients are told it; None while it does."""
-        self.refusal: str | None = None
+        self.disk_full_reason: str | None = None
         """Why the store takes no more messages: its disk is full. While `trouble` is None, the rest works."""
         self.pending_bytes = 0
         self._max_pending_bytes = max_pending_bytes
 
-    def check_works(self) -> None:
+    def check_available(self) -> None:
         """StoreUnavailable if the store does not work now."""
-        if self.trouble is not None:
-            raise self._error(self.trouble)
+        if self.unavailable_reason is not None:
+            raise self._unavailable_error(self.unavailable_reason)
 
     @property
-    def takes_sends(self) -> bool:
+    def accepts_sends(self) -> bool:
         """It works, and takes more messages."""
-        return self.trouble is None and self.refusal is None and self.pending_bytes <= self._max_pending_bytes
+        return (
+            self.unavailable_reason is None
+            and self.disk_full_reason is None
+            and self.pending_bytes <= self._max_pending_bytes
+        )
 
-    def check_takes_sends(self) -> None:
+    def check_accepts_sends(self) -> None:
         """... or takes no more messages."""
-        if self.trouble is not None or self.refusal is not None:
-            raise self._not_begun()
+        if self.unavailable_reason is not None or self.disk_full_reason is not None:
+            raise self._not_started_error()
         if self.pending_bytes > self._max_pending_bytes:
             raise ServerBusy(
                 f"{self.pending_bytes:,} bytes wait to be written to store {self.name}: send again in a moment"
             )
 
-    def check_has_space(self) -> None:
+    def check_disk_space(self) -> None:
         """DiskFull if the disk is full."""
-        if self.refusal is not None:
-            raise self._not_begun()
+        if self.disk_full_reason is not None:
+            raise self._not_started_error()
 
     def health(self) -> dict[str, object]:
         """Return its state, as the health page shows it."""
         health: dict[str, object] = {
             "name": self.name,
-            "is_available": self.trouble is None,
-            "takes_messages": self.trouble is None and self.refusal is None,
+            "is_available": self.unavailable_reason is None,
+            "takes_messages": self.unavailable_reason is None and self.disk_full_reason is None,
         }
-        reason = self.refusal or self.trouble
+        reason = self.disk_full_reason or self.unavailable_reason
         return health if reason is None else {**health, "reason": reason}
 
-    def _error(self, trouble: str | None) -> StoreUnavailable:
+    def _unavailable_error(self, reason: str | None) -> StoreUnavailable:
         """The error for clients: a full disk comes first, because it is what an operator has to act on."""
-        if self.refusal is None:
-            return StoreUnavailable(f"store {self.name} is unavailable: {trouble}")
-        state = "takes no messages" if trouble is None else "is unavailable"
-        return DiskFull(f"store {self.name} {state}: {self.refusal}")
+        if self.disk_full_reason is None:
+            return StoreUnavailable(f"store {self.name} is unavailable: {reason}")
+        state = "takes no messages" if reason is None else "is unavailable"
+        return DiskFull(f"store {self.name} {state}: {self.disk_full_reason}")
 
-    def _not_begun(self) -> StoreUnavailable:
+    def _not_started_error(self) -> StoreUnavailable:
         """The same for an operation of which nothing was given to the store: it certainly was not carried out."""
-        error = self._error(self.trouble)
+        error = self._unavailable_error(self.unavailable_reason)
         error.may_have_happened = False
         return error
 
 
-class Journal(StoreState):
+class CommitLog(StoreState):
     """All changes to one store."""
 
     def __init__(
@@ -153,136 +161,136 @@ class Journal(StoreState):
         *,
         clock: Clock,
         timers: Timers,
-        defer: Callable[[Callable[[], None]], object],
+        call_at_turn_end: Callable[[Callable[[], None]], object],
         timeout_s: float,
         max_pending_bytes: int,
-        on_failed: Callable[[Journal], None],
+        on_failed: Callable[[CommitLog], None],
     ) -> None:
         """`defer` makes a call at the end of this turn; `on_failed` is told when the store must be opened anew."""
         super().__init__(store.name, max_pending_bytes)
         self.store = store
         self.batch: Batch = store.batch()
-        self.failure = ""
+        self.last_failure = ""
         """Why it failed last, as its owner may know it: with the names of files."""
-        self.keepers: dict[Keeper, None] = {}
+        self.participants: dict[CommitParticipant, None] = {}
         """Every fragment that lies in the store, in the order of their making."""
         self._clock = clock
         self._timers = timers
-        self._defer = defer
+        self._call_at_turn_end = call_at_turn_end
         self._timeout_s = timeout_s
         self._on_failed = on_failed
         self._has_failed = False
-        self._flush_is_due = False
-        self._watch_is_set = False
-        self._size = 0
-        self._waiters: list[tuple[Applied, Answered]] = []
-        self._touched: dict[Keeper, None] = {}
-        self._commits: deque[_Commit] = deque()
-        self._promises: deque[Promise] = deque()
+        self._flush_is_scheduled = False
+        self._timeout_is_scheduled = False
+        self._batch_bytes = 0
+        self._waiters: list[tuple[OnApplied, OnDone]] = []
+        self._changed_participants: dict[CommitParticipant, None] = {}
+        self._pending_commits: deque[_Commit] = deque()
+        self._watched_reads: deque[WatchedRead] = deque()
         """Who waits for something to be read, the longest first."""
 
     # --- fragments call these -----------------------------------------------------------------------------------------
 
-    def add(self, keeper: Keeper, size: int, applied: Applied, answer: Answered) -> None:
+    def add(self, participant: CommitParticipant, size: int, on_applied: OnApplied, on_done: OnDone) -> None:
         """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
-        self._touched[keeper] = None
-        self._waiters.append((applied, answer))
-        self._size += size
+        self._changed_participants[participant] = None
+        self._waiters.append((on_applied, on_done))
+        self._batch_bytes += size
         self.pending_bytes += size
-        self._flush_soon()
+        self._schedule_flush()
 
-    def promise(self, answer: Answered) -> Promise:
+    def watch_read(self, on_done: OnDone) -> WatchedRead:
         """Somebody waits for what has to be read: if the store is silent, he is told so."""
-        promise = Promise(answer, self._clock.monotonic_s())
-        self._promises.append(promise)
-        self._watch()
+        promise = WatchedRead(on_done, self._clock.monotonic_s())
+        self._watched_reads.append(promise)
+        self._schedule_timeout()
         return promise
 
-    def get(self, keys: list[bytes], done: Answer[list[bytes | None]], table: Table = Table.LOG) -> None:
+    def get(self, keys: list[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
         """Read the values of some keys."""
-        self.store.get(keys, self._hearing(done), table)
+        self.store.get(keys, self._clearing_silence(on_result), table)
 
     def scan(
         self,
         start: bytes,
         end: bytes,
-        done: Answer[list[Row]],
+        on_result: OnResult[list[Row]],
         *,
         limit: int,
         max_bytes: int,
         table: Table = Table.LOG,
     ) -> None:
         """Read records in the order of their keys."""
-        self.store.scan(start, end, self._hearing(done), limit=limit, max_bytes=max_bytes, table=table)
+        self.store.scan(start, end, self._clearing_silence(on_result), limit=limit, max_bytes=max_bytes, table=table)
 
-    def add_loose(self, answer: Answered) -> None:
+    def add_without_participant(self, on_done: OnDone) -> None:
         """Changes were put into `batch` that are no fragment's any more."""
-        self._waiters.append((do_nothing, answer))
-        self._flush_soon()
+        self._waiters.append((do_nothing, on_done))
+        self._schedule_flush()
 
-    def _flush_soon(self) -> None:
-        if not self._flush_is_due:
-            self._flush_is_due = True
-            self._defer(self.flush)
+    def _schedule_flush(self) -> None:
+        if not self._flush_is_scheduled:
+            self._flush_is_scheduled = True
+            self._call_at_turn_end(self.flush)
 
     def flush(self) -> None:
         """Commit what was gathered."""
-        self._flush_is_due = False
+        self._flush_is_scheduled = False
         if not self._waiters:
             return
-        for keeper in self._touched:
-            keeper.write_marks(self.batch)
-        commit = _Commit(self._waiters, list(self._touched), self._size, self._clock.monotonic_s())
+        for keeper in self._changed_participants:
+            keeper.write_counters(self.batch)
+        commit = _Commit(self._waiters, list(self._changed_participants), self._batch_bytes, self._clock.monotonic_s())
         batch, self.batch = self.batch, self.store.batch()
-        self._waiters, self._touched, self._size = [], {}, 0
-        self._commits.append(commit)
+        self._waiters, self._changed_participants, self._batch_bytes = [], {}, 0
+        self._pending_commits.append(commit)
         store = self.store
-        store.commit(batch, lambda error: self._committed(store, error))
-        self._watch()
+        store.commit(batch, lambda error: self._on_committed(store, error))
+        self._schedule_timeout()
 
     # --- the store's answers ------------------------------------------------------------------------------------------
 
-    def _committed(self, store: Store, error: StoreError | None) -> None:
+    def _on_committed(self, store: Store, error: StoreError | None) -> None:
         if store is not self.store or self._has_failed:
             return
         if error is not None:
             self.fail(str(error))
             return
-        commit = self._commits.popleft()
+        commit = self._pending_commits.popleft()
         self.pending_bytes -= commit.size
-        was_silent = self._hear()
+        was_silent = self._clear_silence()
         faults: list[Exception] = []
-        for keeper in commit.keepers:
-            keeper.show_marks()
+        for keeper in commit.participants:
+            keeper.publish_counters()
         for applied, answer in commit.waiters:
             try:
                 applied()
                 answer(None)
             except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
                 faults.append(fault)
-        for keeper in list(self.keepers) if was_silent else commit.keepers:
-            keeper.settled_down()
-        self._watch()
+        for keeper in list(self.participants) if was_silent else commit.participants:
+            keeper.resume()
+        self._schedule_timeout()
         if faults:
             raise ExceptionGroup("what was committed could not be told", faults)
 
-    def _hearing(self, done: Answer[T]) -> Answer[T]:
+    def _clearing_silence(self, on_result: OnResult[T]) -> OnResult[T]:
         store = self.store
 
         def heard(answer: T | StoreError) -> None:
-            was_silent = store is self.store and not isinstance(answer, StoreError) and self._hear()
-            done(answer)
+            was_silent = store is self.store and not isinstance(answer, StoreError) and self._clear_silence()
+            on_result(answer)
             if was_silent:
-                for keeper in list(self.keepers):
-                    keeper.settled_down()
+                for keeper in list(self.participants):
+                    keeper.resume()
 
         return heard
 
-    def _hear(self) -> bool:
+    def _clear_silence(self) -> bool:
         """The store has answered: if it was silent, which is told, it is not any more."""
-        if self.trouble is None or self._has_failed:
+        if self.unavailable_reason is None or self._has_failed:
             return False
-        self.trouble = None
+        self.unavailable_reason = None
         return True
 
     def fail(self, reason: str) -> None:
@@ -290,63 +298,63 @@ class Journal(StoreState):
         if self._has_failed:
             return
         self._has_failed = True
-        self.failure, self.trouble = reason, FAILED
+        self.last_failure, self.unavailable_reason = reason, FAILED_REASON
         waiters = self._waiters
-        for commit in self._commits:
+        for commit in self._pending_commits:
             waiters = commit.waiters + waiters
-        self._commits.clear()
-        self._waiters, self._touched, self._size, self.pending_bytes = [], {}, 0, 0
-        for keeper in list(self.keepers):
-            keeper.lose_store()
+        self._pending_commits.clear()
+        self._waiters, self._changed_participants, self._batch_bytes, self.pending_bytes = [], {}, 0, 0
+        for keeper in list(self.participants):
+            keeper.on_store_failed()
         self._on_failed(self)
-        self._refuse([answer for _, answer in waiters], FAILED)
+        self._fail_callbacks([answer for _, answer in waiters], FAILED_REASON)
 
-    def resume(self, store: Store) -> None:
+    def reopen(self, store: Store) -> None:
         """The store was opened anew: what the disk holds is what there is."""
         self.store = store
         self.batch = store.batch()
-        self.trouble = None
+        self.unavailable_reason = None
         self._has_failed = False
-        for keeper in list(self.keepers):
-            keeper.find_store()
+        for keeper in list(self.participants):
+            keeper.on_store_reopened()
 
     # --- silence ------------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        since_s = self._waiting_since_s()
-        if not self._watch_is_set and since_s is not None:
-            self._watch_is_set = True
-            self._timers.call_at(since_s + self._timeout_s, self._look)
+    def _schedule_timeout(self) -> None:
+        since_s = self._oldest_request_s()
+        if not self._timeout_is_scheduled and since_s is not None:
+            self._timeout_is_scheduled = True
+            self._timers.call_at(since_s + self._timeout_s, self._check_timeout)
 
-    def _waiting_since_s(self) -> float | None:
+    def _oldest_request_s(self) -> float | None:
         """When that was asked for which has waited longest."""
-        promises = self._promises
-        while promises and not promises[0].is_open:
+        promises = self._watched_reads
+        while promises and not promises[0].is_pending:
             promises.popleft()
-        times_s = [self._commits[0].submitted_s] if self._commits else []
+        times_s = [self._pending_commits[0].submitted_s] if self._pending_commits else []
         if promises:
             times_s.append(promises[0].since_s)
         return min(times_s, default=None)
 
-    def _look(self) -> None:
-        self._watch_is_set = False
-        since_s = self._waiting_since_s()
+    def _check_timeout(self) -> None:
+        self._timeout_is_scheduled = False
+        since_s = self._oldest_request_s()
         if since_s is None or since_s + self._timeout_s > self._clock.monotonic_s():
-            self._watch()
+            self._schedule_timeout()
             return
-        self.trouble = f"its disk has not answered for {self._timeout_s:g} s"
-        answers: list[Answered] = []
-        for commit in self._commits:
+        self.unavailable_reason = f"its disk has not answered for {self._timeout_s:g} s"
+        answers: list[OnDone] = []
+        for commit in self._pending_commits:
             answers += [answer for _, answer in commit.waiters]
             commit.waiters = [(applied, ignore) for applied, _ in commit.waiters]
-        answers += [promise.give for promise in self._promises]
-        self._promises.clear()
-        self._refuse(answers, self.trouble)
+        answers += [promise.finish for promise in self._watched_reads]
+        self._watched_reads.clear()
+        self._fail_callbacks(answers, self.unavailable_reason)
 
-    def _refuse(self, answers: list[Answered], reason: str) -> None:
-        error = self._error(reason)
+    def _fail_callbacks(self, callbacks: list[OnDone], reason: str) -> None:
+        error = self._unavailable_error(reason)
         faults: list[Exception] = []
-        for answer in answers:
+        for answer in callbacks:
             try:
                 answer(error)
             except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting

@@ -27,7 +27,7 @@ _PREFIX: Final = Struct(">IHB")
 _FRAGMENT: Final = Struct(">H")
 _ENTITY: Final = Struct(">I")
 _SEQUENCE: Final = Struct(">Q")
-_MOMENT: Final = Struct(">QQ")
+_TIME_ENTRY: Final = Struct(">QQ")
 _SESSION_SIZE: Final = Struct(">H")
 PREFIX_BYTES: Final = _PREFIX.size
 RECORD_KEY_BYTES: Final = _PREFIX.size + 1 + _SEQUENCE.size
@@ -36,22 +36,22 @@ KIND_BYTES: Final = 1
 ACTIVE: Final = b"\x00"
 DEFERRED: Final = b"\x01"
 SCHEDULED: Final = b"\x02"
-BODY: Final = b"\x03"
+SHARED_BODY: Final = b"\x03"
 
-MARKS: Final = b"\x00"
+COUNTERS: Final = b"\x00"
 EXPIRY: Final = b"\x01"
 DUE: Final = b"\x02"
-SESSION: Final = b"\x03"
-STATE: Final = b"\x04"
-IDS: Final = b"\x05"
-ASIDE: Final = b"\x06"
-CHECK: Final = b"\x07"
-SEEN: Final = b"\x08"
-PURGED: Final = b"\x09"
-DELIVERED: Final = b"\x0a"
+SESSION_MESSAGES: Final = b"\x03"
+SESSION_STATE: Final = b"\x04"
+DUPLICATE_IDS: Final = b"\x05"
+SESSION_SET_ASIDE: Final = b"\x06"
+BODY_CHECK: Final = b"\x07"
+FORWARDED_UP_TO: Final = b"\x08"
+PURGED_UP_TO: Final = b"\x09"
+MAYBE_DELIVERED: Final = b"\x0a"
 
 pack_sequence: Final = _SEQUENCE.pack
-pack_moment: Final = _MOMENT.pack
+pack_time_entry: Final = _TIME_ENTRY.pack
 LAST_SEQUENCE: Final = b"\xff" * 8
 
 
@@ -71,47 +71,47 @@ def area_prefix(entity_id: int, fragment: int, area: Area) -> bytes:
     return _PREFIX.pack(entity_id, fragment, area)
 
 
-def fragment_in(prefix: bytes) -> int:
+def fragment_of_prefix(key_prefix: bytes) -> int:
     """The number of the fragment whose keys start so."""
-    number: int = _FRAGMENT.unpack_from(prefix, _ENTITY.size)[0]
+    number: int = _FRAGMENT.unpack_from(key_prefix, _ENTITY.size)[0]
     return number
 
 
-def comes_back(source: bytes, destination: bytes) -> bool:
+def is_forwarded_to_itself(source_prefix: bytes, destination_prefix: bytes) -> bool:
     """Whether messages or dead letters of an entity are forwarded to that entity itself; both are prefixes."""
-    entity_id, _, area = _PREFIX.unpack(source)
-    return bool(entity_id == _ENTITY.unpack_from(destination)[0] and area in (Area.MAIN, Area.DEAD_LETTER))
+    entity_id, _, area = _PREFIX.unpack(source_prefix)
+    return bool(entity_id == _ENTITY.unpack_from(destination_prefix)[0] and area in (Area.MAIN, Area.DEAD_LETTER))
 
 
-def sequence_of(key: bytes) -> int:
+def sequence_of_key(key: bytes) -> int:
     """The sequence number at the end of a key."""
     number: int = _SEQUENCE.unpack_from(key, len(key) - 8)[0]
     return number
 
 
-def moment_of(key: bytes) -> tuple[int, int]:
+def time_entry_of_key(key: bytes) -> tuple[int, int]:
     """The time and the sequence number at the end of a key of EXPIRY or DUE."""
-    found: tuple[int, int] = _MOMENT.unpack_from(key, len(key) - 16)
+    found: tuple[int, int] = _TIME_ENTRY.unpack_from(key, len(key) - 16)
     return found
 
 
-def pack_session(session: bytes) -> bytes:
+def pack_session_id(session_id: bytes) -> bytes:
     """A session's id as part of a key: no other session's starts with it."""
-    return _SESSION_SIZE.pack(len(session)) + session
+    return _SESSION_SIZE.pack(len(session_id)) + session_id
 
 
-def session_of_key(key: bytes) -> bytes:
+def session_id_of_key(key: bytes) -> bytes:
     """The session's id in a key of SESSION or STATE."""
     at = PREFIX_BYTES + KIND_BYTES
     (size,) = _SESSION_SIZE.unpack_from(key, at)
     return key[at + 2 : at + 2 + size]
 
 
-def after_kind(prefix: bytes, kind: bytes) -> bytes:
+def kind_end(key_prefix: bytes, kind: bytes) -> bytes:
     """The first key behind all of a kind."""
-    return prefix + bytes((kind[0] + 1,))
+    return key_prefix + bytes((kind[0] + 1,))
 
 
-def entity_range(entity_id: int) -> tuple[bytes, bytes]:
+def entity_key_range(entity_id: int) -> tuple[bytes, bytes]:
     """From where to where an entity's keys lie, in both tables."""
     return _ENTITY.pack(entity_id), _ENTITY.pack(entity_id + 1)

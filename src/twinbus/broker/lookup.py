@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.ports.removal import READ_TOGETHER as AT_ONCE
+from twinbus.broker.ports.removal import READ_BATCH_SIZE as AT_ONCE
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.callbacks import OnDone
 
 
-def look_up(
+def look_up_records(
     fragment: Fragment,
     keys: Sequence[bytes],
-    visit: Callable[[int, bytes | None], None],
-    done: Answered,
+    on_record: Callable[[int, bytes | None], None],
+    on_done: OnDone,
     start: int = 0,
 ) -> None:
     """Show each record, or that there is none, to `visit`, with the place of its key; then tell `done`.
@@ -31,26 +31,26 @@ def look_up(
     StoreUnavailable is told if the store failed meanwhile: then not all were shown, and what was is void.
     """
     if start >= len(keys):
-        done(None)
+        on_done(None)
         return
-    life, end = fragment.life, start + AT_ONCE
+    life, end = fragment.incarnation, start + AT_ONCE
 
     def told(error: ServiceBusError | None) -> None:
         if error is not None:
-            done(error)
+            on_done(error)
         else:
-            look_up(fragment, keys, visit, done, end)
+            look_up_records(fragment, keys, on_record, on_done, end)
 
-    promise = fragment.journal.promise(told)
+    promise = fragment.commit_log.watch_read(told)
 
     def read(values: list[bytes | None] | StoreError) -> None:
-        if not promise.is_open:
+        if not promise.is_pending:
             return
-        if life != fragment.life or isinstance(values, StoreError):
-            promise.give(StoreUnavailable("the store failed before all messages were read"))
+        if life != fragment.incarnation or isinstance(values, StoreError):
+            promise.finish(StoreUnavailable("the store failed before all messages were read"))
             return
         for place, value in enumerate(values, start):
-            visit(place, value)
-        promise.give(None)
+            on_record(place, value)
+        promise.finish(None)
 
     fragment.read(list(keys[start:end]), read)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.burial import bury
-from twinbus.broker.clock import Times
-from twinbus.broker.intake import Intake
-from twinbus.broker.journal import Journal
+from twinbus.broker.burial import delete_entity_records
+from twinbus.broker.clock import TimeServices
+from twinbus.broker.intake import MessageIntake
+from twinbus.broker.journal import CommitLog
 from twinbus.broker.locks import TokenSource
 from twinbus.broker.part_factory import LocalPartFactory
 from twinbus.broker.ports.outage import Outages
-from twinbus.broker.ports.reads import Reads
+from twinbus.broker.ports.reads import ReadLimiter
 from twinbus.broker.queue import Queue
 from twinbus.broker.receivable_part import TopicPart
 from twinbus.broker.remote.owner import RemoteStore
@@ -23,11 +23,11 @@ from twinbus.broker.remote.part import RemotePartFactory
 from twinbus.broker.subscription import Subscription
 from twinbus.broker.topic import Topic
 from twinbus.broker.transaction import Transaction
-from twinbus.broker.work import UNITS, WorkBudget
+from twinbus.broker.work import UNITS_PER_TURN, WorkBudget
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.path import key_of, split_subscription
+from twinbus.model.path import canonical_key, split_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Clock
     from twinbus.broker.part_factory import PartFactory
-    from twinbus.broker.ports.callbacks import Answered
-    from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.ports.callbacks import OnDone
+    from twinbus.broker.remote.owner import PeerClient
     from twinbus.model.queue import QueueDescription
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
     from twinbus.store.protocol import Store
 
 __all__ = ["Namespace", "Queue", "Subscription", "Topic", "Transaction"]
 _ID_BITS = 128
-_START_BITS = 16
+_FIRST_FRAGMENT_BITS = 16
 
 
 class Namespace:
@@ -54,11 +54,11 @@ class Namespace:
         *,
         clock: Clock,
         random: Random,
-        defer: Callable[[Callable[[], None]], object],
-        on_failed: Callable[[Journal], None],
+        call_at_turn_end: Callable[[Callable[[], None]], object],
+        on_failed: Callable[[CommitLog], None],
         limits: NamespaceLimits | None = None,
         store_timeout_s: float = 10.0,
-        work_units: int = UNITS,
+        work_units: int = UNITS_PER_TURN,
     ) -> None:
         """`defer` makes a call at the end of a turn; `on_failed` reopens the store of a journal.
 
@@ -66,70 +66,70 @@ class Namespace:
         """
         self.limits = limits or NamespaceLimits()
         self.clock = clock
-        self._times = Times(clock)
-        self.timers = self._times.timers
-        self.journals: list[Journal | RemoteStore] = []
+        self._time_services = TimeServices(clock)
+        self.timers = self._time_services.timers
+        self.stores: list[CommitLog | RemoteStore] = []
         self._part_factories: list[PartFactory] = []
         self.entities: dict[str, Queue | Topic | Subscription] = {}
         """By the keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
         """Hears how many messages of an entity were forwarded, by itself."""
-        self.reads = Reads()
+        self.read_limiter = ReadLimiter()
         """Of the browsers in this process."""
-        self.on_described: Callable[[str], None] = ignore
+        self.on_entity_changed: Callable[[str], None] = ignore
         """Called with the key of an entity's path after the entity was added, described anew or removed."""
         self.outages = Outages(clock, self.timers, self.entities)
-        self.intake = Intake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
+        self.intake = MessageIntake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
-        self._tokens = TokenSource(random)
-        self._defer = defer
-        self._work = WorkBudget(defer, work_units)
+        self._token_source = TokenSource(random)
+        self._call_at_turn_end = call_at_turn_end
+        self._work_budget = WorkBudget(call_at_turn_end, work_units)
         self._on_failed = on_failed
         self._store_timeout_s = store_timeout_s
 
-    def add_store(self, store: Store) -> Journal:
+    def add_store(self, store: Store) -> CommitLog:
         """Stores are known by the order in which they are added."""
-        journal = Journal(
+        journal = CommitLog(
             store,
             clock=self.clock,
             timers=self.timers,
-            defer=self._defer,
+            call_at_turn_end=self._call_at_turn_end,
             timeout_s=self._store_timeout_s,
             max_pending_bytes=self.limits.max_pending_bytes,
             on_failed=self._on_failed,
         )
-        self.journals.append(journal)
+        self.stores.append(journal)
         self._part_factories.append(
             LocalPartFactory(
                 journal,
-                times=self._times,
-                tokens=self._tokens,
+                time_services=self._time_services,
+                token_source=self._token_source,
                 limits=self.limits,
-                work=self._work,
-                find=self.find_sendable,
-                forwarded=self._forwarded,
+                work_budget=self._work_budget,
+                find_destination=self.find_sendable,
+                on_forwarded=self._on_forwarded,
             )
         )
         return journal
 
-    def add_remote_store(self, name: str, owner: Owner) -> RemoteStore:
+    def add_remote_store(self, name: str, owner: PeerClient) -> RemoteStore:
         """A store that another process has, at its place among all: fragments in it are asked for there."""
-        store = RemoteStore(name, len(self.journals), owner, max_pending_bytes=self.limits.max_pending_bytes)
-        self.journals.append(store)
-        self._part_factories.append(RemotePartFactory(store, self._times))
+        store = RemoteStore(name, len(self.stores), owner, max_pending_bytes=self.limits.max_pending_bytes)
+        self.stores.append(store)
+        self._part_factories.append(RemotePartFactory(store, self._time_services))
         return store
 
-    def journal(self, store: int) -> Journal:
+    def commit_log(self, store: int) -> CommitLog:
         """Return the journal of a store of this process."""
-        journal = self.journals[store]
-        assert isinstance(journal, Journal)
+        journal = self.stores[store]
+        assert isinstance(journal, CommitLog)
         return journal
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> Queue | Topic | Subscription:
         """Return the entity of a path, in any spelling. EntityNotFound."""
-        entity = self.entities.get(key_of(path))
+        entity = self.entities.get(canonical_key(path))
         if entity is None:
             raise EntityNotFound(path)
         return entity
@@ -167,13 +167,13 @@ class Namespace:
             entity_id,
             path,
             description,
-            start=self._start_of(description),
+            first_fragment=self._first_fragment_of(description),
             created_ms=created_ms,
             updated_ms=updated_ms,
         )
         for number, store in enumerate(stores):
             queue.parts.append(self._part_factories[store].make_queue_part(queue, number))
-        queue.describe(description, self.limits)
+        queue.apply_description(description, self.limits)
         self._add(queue)
         return queue
 
@@ -182,8 +182,8 @@ class Namespace:
         queue = self.find(path)
         assert isinstance(queue, Queue)
         queue.updated_ms = updated_ms
-        queue.describe(description, self.limits)
-        self.on_described(key_of(path))
+        queue.apply_description(description, self.limits)
+        self.on_entity_changed(canonical_key(path))
         return queue
 
     # --- topics and subscriptions -------------------------------------------------------------------------------------
@@ -204,13 +204,13 @@ class Namespace:
             path,
             description,
             stores,
-            start=self._start_of(description),
+            first_fragment=self._first_fragment_of(description),
             created_ms=created_ms,
             updated_ms=updated_ms,
         )
         for number, store in enumerate(stores):
             topic.parts.append(self._part_factories[store].make_topic_part(topic, number))
-        topic.describe(description, self.limits)
+        topic.apply_description(description, self.limits)
         self._add(topic)
         return topic
 
@@ -219,8 +219,8 @@ class Namespace:
         topic = self.find(path)
         assert isinstance(topic, Topic)
         topic.updated_ms = updated_ms
-        topic.describe(description, self.limits)
-        self.on_described(key_of(path))
+        topic.apply_description(description, self.limits)
+        self.on_entity_changed(canonical_key(path))
         return topic
 
     def add_subscription(
@@ -236,9 +236,9 @@ class Namespace:
         subscription = Subscription(entity_id, path, description, topic, created_ms=created_ms, updated_ms=updated_ms)
         for store, topic_part in zip(topic.stores, topic.parts, strict=True):
             factory = self._part_factories[store]
-            subscription.parts.append(factory.make_subscription_part(subscription, topic_part, key_of(name)))
-        topic.subscriptions[key_of(name)] = subscription
-        subscription.describe(description, self.limits)
+            subscription.parts.append(factory.make_subscription_part(subscription, topic_part, canonical_key(name)))
+        topic.subscriptions[canonical_key(name)] = subscription
+        subscription.apply_description(description, self.limits)
         self._add(subscription)
         return subscription
 
@@ -247,50 +247,50 @@ class Namespace:
         subscription = self.find(path)
         assert isinstance(subscription, Subscription)
         subscription.updated_ms = updated_ms
-        subscription.describe(description, self.limits)
-        self.on_described(key_of(path))
+        subscription.apply_description(description, self.limits)
+        self.on_entity_changed(canonical_key(path))
         return subscription
 
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def remove(self, path: str) -> None:
         """Remove a deleted entity, a topic with its subscriptions, and notify its users."""
-        key = key_of(path)
+        key = canonical_key(path)
         entity = self.entities.pop(key)
         error = EntityDeleted(f"The messaging entity '{entity.path}' could not be found: it was deleted.")
         if isinstance(entity, Topic):
             for subscription in list(entity.subscriptions.values()):
                 self.remove(subscription.path)
         elif isinstance(entity, Subscription):
-            entity.leave_topic()
+            entity.detach_from_topic()
         entity.close(error)
-        self.on_described(key)
+        self.on_entity_changed(key)
 
     def _add(self, entity: Queue | Topic | Subscription) -> None:
-        entity.used_s = self.clock.monotonic_s()
-        key = key_of(entity.path)
+        entity.last_used_s = self.clock.monotonic_s()
+        key = canonical_key(entity.path)
         self.entities[key] = entity
-        self.outages.strike(entity)
-        self.on_described(key)
+        self.outages.apply_to(entity)
+        self.on_entity_changed(key)
 
-    def _forwarded(self, path: str, count: int) -> None:
+    def _on_forwarded(self, path: str, count: int) -> None:
         self.on_forwarded(path, count)
 
-    def bury(self, entity_id: int, store: int, answer: Answered, topic_id: int | None = None) -> None:
+    def delete_entity_records(self, entity_id: int, store: int, on_done: OnDone, topic_id: int | None = None) -> None:
         """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""
         topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
         topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
-        journal = self.journal(store)
+        journal = self.commit_log(store)
         bodies = [
-            (part.number, part.main.bodies)
+            (part.number, part.main.shared_bodies)
             for part in (topic.parts if topic is not None else ())
-            if isinstance(part, TopicPart) and part.main.journal is journal
+            if isinstance(part, TopicPart) and part.main.commit_log is journal
         ]
-        bury(journal, entity_id, bodies, answer)
+        delete_entity_records(journal, entity_id, bodies, on_done)
 
-    def _start_of(self, description: QueueDescription | TopicDescription) -> int:
+    def _first_fragment_of(self, description: QueueDescription | TopicDescription) -> int:
         """Return where messages without a key begin to be spread: at another part for each entity, at each start."""
-        return self._random.getrandbits(_START_BITS) if description.enable_partitioning else 0
+        return self._random.getrandbits(_FIRST_FRAGMENT_BITS) if description.enable_partitioning else 0
 
     def begin_transaction(self) -> Transaction:
         """Begin a transaction, which is bound to a part of an entity by its first operation."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _HEAP_SLACK: Final = 1_000
 
 
-class Outstanding:
+class InFlight:
     """The messages of a fragment that are out."""
 
     __slots__ = ("_heap", "_highest", "locks")
@@ -36,18 +36,18 @@ class Outstanding:
     def add(self, locks: list[Lock]) -> None:
         """These are out now; in the order of their sequence numbers."""
         out = self.locks
-        self._make_room()
+        self._compact()
         for lock in locks:
             out[lock.sequence] = lock
-        self._note([lock.sequence for lock in locks])
+        self._push([lock.sequence for lock in locks])
 
-    def add_leaving(self, sequences: list[int]) -> None:
+    def add_deleting(self, sequences: list[int]) -> None:
         """These are being deleted; in order."""
-        self._make_room()
+        self._compact()
         self.locks.update(dict.fromkeys(sequences))
-        self._note(sequences)
+        self._push(sequences)
 
-    def leave(self, sequence: int) -> None:
+    def mark_deleting(self, sequence: int) -> None:
         """This one is being deleted."""
         self.locks[sequence] = None
 
@@ -55,12 +55,12 @@ class Outstanding:
         """This one is free again, or gone."""
         self.locks.pop(sequence, None)
 
-    def lowest(self, other: int) -> int:
+    def lowest(self, default: int) -> int:
         """The lowest sequence number of those that are out, or another one if that is lower."""
         heap, out = self._heap, self.locks
         while heap and heap[0] not in out:
             heapq.heappop(heap)
-        return min(heap[0], other) if heap else other
+        return min(heap[0], default) if heap else default
 
     def clear(self) -> None:
         """Nothing is out."""
@@ -68,11 +68,11 @@ class Outstanding:
         self._heap.clear()
         self._highest = 0
 
-    def _make_room(self) -> None:
+    def _compact(self) -> None:
         if len(self._heap) > 2 * len(self.locks) + _HEAP_SLACK:  # one held for long keeps all that pass it
             self._heap = sorted(self.locks)
 
-    def _note(self, sequences: list[int]) -> None:
+    def _push(self, sequences: list[int]) -> None:
         if not sequences:
             return
         if sequences[0] > self._highest:  # higher than all before: at its end the heap stays one

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.local_transaction import LocalTransaction
-from twinbus.broker.ports.fragment import HERE
+from twinbus.broker.ports.fragment import LOCAL_OWNER
 from twinbus.model.description import fragment_size_mb
 from twinbus.model.errors import QuotaExceeded
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from twinbus.broker.entity import Entity
     from twinbus.broker.fan_out import Rule
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.intake import Intake
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.intake import MessageIntake
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, TransactionPort
-    from twinbus.broker.ports.incoming import Parcel, Terms
+    from twinbus.broker.ports.incoming import IncomingBatch, ValidationPolicy
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.path import SubQueue
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MEGABYTE: Final = 1_048_576
 
 
-class Part:
+class EntityPart:
     """One fragment of an entity, in this process or in another one."""
 
     def __init__(self, entity: Entity, number: int) -> None:
@@ -57,12 +57,12 @@ class Part:
     @property
     def owner(self) -> OwnerPort:
         """The process that owns it."""
-        return HERE
+        return LOCAL_OWNER
 
     @property
-    def terms(self) -> Terms:
+    def validation_policy(self) -> ValidationPolicy:
         """What its entity demands of messages."""
-        return self.entity.terms
+        return self.entity.validation_policy
 
     @property
     def is_in_use(self) -> bool:
@@ -75,10 +75,10 @@ class Part:
 
     def send(
         self,
-        parcel: Parcel,
-        answer: Answered,
-        numbers: list[int] | None = None,
-        beside: Callable[[], None] | None = None,
+        batch: IncomingBatch,
+        on_done: OnDone,
+        sequence_numbers: list[int] | None = None,
+        on_batched: Callable[[], None] | None = None,
     ) -> None:
         """Store messages, all or none; `answer` is called when they are on disk. QuotaExceeded, StoreUnavailable.
 
@@ -87,15 +87,17 @@ class Part:
         """
         raise NotImplementedError
 
-    def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
+    def send_via(self, records: list[bytes], destination: str, on_done: OnDone) -> None:
         """Store messages that go on to another entity, all or none. QuotaExceeded, StoreUnavailable."""
         raise NotImplementedError
 
-    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+    def accept_forwarded(
+        self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
+    ) -> None:
         """Store messages that another entity forwards, as `Arrivals.take`; `source` is the prefix of its keys."""
         raise NotImplementedError
 
-    def check_takes(self, size: int) -> None:
+    def check_can_store(self, size: int) -> None:
         """Raise what a send of `size` bytes would raise, as far as that is known before it."""
         raise NotImplementedError
 
@@ -103,13 +105,13 @@ class Part:
         self,
         sequences: list[int],
         edited: bytes | None,
-        intake: Intake,
-        done: Callable[[list[int] | ServiceBusError], None],
+        intake: MessageIntake,
+        on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
         """Make dead letters active again, as `Resubmission.resubmit`."""
         raise NotImplementedError
 
-    def begin_transaction(self, intake: Intake) -> TransactionPort:
+    def begin_transaction(self, intake: MessageIntake) -> TransactionPort:
         """Begin the part of a transaction that this part's owner carries out."""
         raise NotImplementedError
 
@@ -117,26 +119,26 @@ class Part:
         """Return what it holds now. Its times are those of its entity."""
         raise NotImplementedError
 
-    def describe(self, limits: NamespaceLimits) -> None:
+    def apply_description(self, limits: NamespaceLimits) -> None:
         """Adopt the entity's description, which has changed."""
 
-    def put_rule(self, name: str, rule: Rule) -> None:
+    def put_rule(self, rule_name: str, rule: Rule) -> None:
         """Add a rule to a part of a subscription, or replace it."""
 
-    def remove_rule(self, name: str) -> None:
+    def remove_rule(self, rule_name: str) -> None:
         """Remove a rule from a part of a subscription."""
 
-    def leave_topic(self) -> None:
+    def detach_from_topic(self) -> None:
         """Receive no more copies: the subscription is deleted."""
 
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
+    def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Read what it holds from its store."""
         raise NotImplementedError
 
-    def settled_down(self) -> None:
+    def resume(self) -> None:
         """All entities are loaded: messages may be handed out and forwarded."""
         for fragment in self.fragments:
-            fragment.settled_down()
+            fragment.resume()
 
     def close(self, error: ServiceBusError) -> None:
         """The entity was deleted: notify all receivers."""
@@ -144,7 +146,7 @@ class Part:
             fragment.close(error)
 
 
-class StoredPart(Part):
+class LocalPart(EntityPart):
     """A part whose store belongs to this process."""
 
     @property
@@ -152,47 +154,55 @@ class StoredPart(Part):
         """Its messages."""
         raise NotImplementedError
 
-    def begin_transaction(self, intake: Intake) -> TransactionPort:
+    def begin_transaction(self, intake: MessageIntake) -> TransactionPort:
         """Begin a transaction on it."""
         return LocalTransaction(self, intake)
 
     def send(
         self,
-        parcel: Parcel,
-        answer: Answered,
-        numbers: list[int] | None = None,
-        beside: Callable[[], None] | None = None,
+        batch: IncomingBatch,
+        on_done: OnDone,
+        sequence_numbers: list[int] | None = None,
+        on_batched: Callable[[], None] | None = None,
     ) -> None:
         """Store messages, or sync nothing if there are only pings."""
-        self.entity.check_sends()
-        records, fragment = parcel.records, self.main
+        self.entity.check_send_enabled()
+        records, fragment = batch.records, self.main
         if not records:
-            fragment.ping(answer)
+            fragment.ping(on_done)
             return
-        self.check_room(sum([len(record) for record in records]))
-        if self.entity.terms.detects_duplicates and parcel.ids:  # a message that returns to its entity has no id here
-            fragment.duplicates.enqueue(records, parcel.ids, [] if numbers is None else numbers, answer, beside)
+        self.check_quota(sum([len(record) for record in records]))
+        if (
+            self.entity.validation_policy.detects_duplicates and batch.duplicate_ids
+        ):  # a message that returns to its entity has no id here
+            fragment.duplicate_detection.enqueue(
+                records, batch.duplicate_ids, [] if sequence_numbers is None else sequence_numbers, on_done, on_batched
+            )
             return
-        if fragment.is_busy:
-            fragment.journal.check_takes_sends()
+        if fragment.is_publishing:
+            fragment.commit_log.check_accepts_sends()
             fragment.check_loaded()
             size = sum([len(record) for record in records])
-            fragment.in_order(partial(_enqueue, fragment, records, answer, numbers, beside), answer, size)
+            fragment.run_in_order(
+                partial(_enqueue, fragment, records, on_done, sequence_numbers, on_batched), on_done, size
+            )
             return
-        _enqueue(fragment, records, answer, numbers, beside)
+        _enqueue(fragment, records, on_done, sequence_numbers, on_batched)
 
-    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+    def accept_forwarded(
+        self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
+    ) -> None:
         """Store messages that another entity forwards."""
-        self.main.arrivals.take(source, items, self, answer)
+        self.main.forwarding_inbox.accept(source_prefix, numbered_records, self, on_done)
 
-    def check_takes(self, size: int) -> None:
+    def check_can_store(self, size: int) -> None:
         """Raise what a send of `size` bytes would raise."""
-        self.entity.check_sends()
-        self.main.journal.check_takes_sends()
+        self.entity.check_send_enabled()
+        self.main.commit_log.check_accepts_sends()
         self.main.check_loaded()
-        self.check_room(size)
+        self.check_quota(size)
 
-    def held_bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Return the size of all that it holds."""
         raise NotImplementedError
 
@@ -201,10 +211,10 @@ class StoredPart(Part):
         """The size of its entity, as that is described."""
         raise NotImplementedError
 
-    def check_room(self, size: int) -> None:
+    def check_quota(self, size: int) -> None:
         """Raise QuotaExceeded if `size` bytes more do not fit."""
         limit = fragment_size_mb(self.max_size_mb) * MEGABYTE
-        held = self.held_bytes()
+        held = self.stored_bytes()
         if held + size > limit:
             raise QuotaExceeded(
                 f"The maximum entity size has been reached or exceeded for '{self.entity.path}': it holds {held:,} "
@@ -216,10 +226,10 @@ class StoredPart(Part):
 def _enqueue(
     fragment: Fragment,
     records: list[bytes],
-    answer: Answered,
-    numbers: list[int] | None,
-    beside: Callable[[], None] | None,
+    on_done: OnDone,
+    sequence_numbers: list[int] | None,
+    on_batched: Callable[[], None] | None,
 ) -> None:
-    first = fragment.enqueue(records, answer, beside)
-    if numbers is not None:
-        numbers.extend(range(first, first + len(records)))
+    first = fragment.enqueue(records, on_done, on_batched)
+    if sequence_numbers is not None:
+        sequence_numbers.extend(range(first, first + len(records)))

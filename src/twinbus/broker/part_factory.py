@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING
 from twinbus.broker.fan_out import TopicFragment
 from twinbus.broker.fragment import Fragment
 from twinbus.broker.keys import Area, area_prefix
-from twinbus.broker.receivable_part import Areas, QueuePart, SubscriptionPart, TopicPart, policies, topic_policy
+from twinbus.broker.receivable_part import (
+    Areas,
+    QueuePart,
+    SubscriptionPart,
+    TopicPart,
+    fragment_policies,
+    topic_policy,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.bodies import Bodies
-    from twinbus.broker.clock import Times
-    from twinbus.broker.journal import Journal
+    from twinbus.broker.bodies import SharedBodies
+    from twinbus.broker.clock import TimeServices
+    from twinbus.broker.journal import CommitLog
     from twinbus.broker.locks import TokenSource
-    from twinbus.broker.part import Part
+    from twinbus.broker.part import EntityPart
     from twinbus.broker.queue import Queue
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.topic import Topic
@@ -33,15 +40,17 @@ if TYPE_CHECKING:
 class PartFactory:
     """Makes the parts of entities that lie in one store."""
 
-    def make_queue_part(self, queue: Queue, number: int) -> Part:
+    def make_queue_part(self, queue: Queue, number: int) -> EntityPart:
         """Make a part of a queue; `number` is its fragment's."""
         raise NotImplementedError
 
-    def make_topic_part(self, topic: Topic, number: int) -> Part:
+    def make_topic_part(self, topic: Topic, number: int) -> EntityPart:
         """Make a part of a topic."""
         raise NotImplementedError
 
-    def make_subscription_part(self, subscription: Subscription, topic_part: Part, name: str) -> Part:
+    def make_subscription_part(
+        self, subscription: Subscription, topic_part: EntityPart, subscription_key: str
+    ) -> EntityPart:
         """Make a part of a subscription beside a part of its topic, which knows it by `name`."""
         raise NotImplementedError
 
@@ -51,48 +60,50 @@ class LocalPartFactory(PartFactory):
 
     def __init__(
         self,
-        journal: Journal,
+        commit_log: CommitLog,
         *,
-        times: Times,
-        tokens: TokenSource,
+        time_services: TimeServices,
+        token_source: TokenSource,
         limits: NamespaceLimits,
-        work: WorkBudget,
-        find: Callable[[str], Queue | Topic],
-        forwarded: Callable[[str, int], None],
+        work_budget: WorkBudget,
+        find_destination: Callable[[str], Queue | Topic],
+        on_forwarded: Callable[[str, int], None],
     ) -> None:
         """`find` returns the entity that messages are forwarded to, `forwarded` counts forwarded messages."""
-        self._journal = journal
-        self._times = times
-        self._tokens = tokens
+        self._commit_log = commit_log
+        self._time_services = time_services
+        self._token_source = token_source
         self._limits = limits
-        self._work = work
-        self._find = find
-        self._forwarded = forwarded
+        self._work_budget = work_budget
+        self._find_destination = find_destination
+        self._on_forwarded = on_forwarded
 
-    def make_queue_part(self, queue: Queue, number: int) -> Part:
+    def make_queue_part(self, queue: Queue, number: int) -> EntityPart:
         """Make a part of a queue."""
         return QueuePart(queue, self._make_areas(queue.entity_id, number, queue.description))
 
-    def make_topic_part(self, topic: Topic, number: int) -> Part:
+    def make_topic_part(self, topic: Topic, number: int) -> EntityPart:
         """Make a part of a topic."""
         main = TopicFragment(
             area_prefix(topic.entity_id, number, Area.MAIN),
-            self._journal,
+            self._commit_log,
             topic_policy(topic.description, self._limits),
-            times=self._times,
-            tokens=self._tokens,
+            time_services=self._time_services,
+            token_source=self._token_source,
             limits=self._limits,
-            work=self._work,
+            work_budget=self._work_budget,
         )
         return TopicPart(topic, main)
 
-    def make_subscription_part(self, subscription: Subscription, topic_part: Part, name: str) -> Part:
+    def make_subscription_part(
+        self, subscription: Subscription, topic_part: EntityPart, subscription_key: str
+    ) -> EntityPart:
         """Make a part of a subscription, which shares the bodies of messages with the topic's part."""
         assert isinstance(topic_part, TopicPart)
-        bodies = topic_part.main.bodies
+        bodies = topic_part.main.shared_bodies
         areas = self._make_areas(subscription.entity_id, topic_part.number, subscription.description, bodies)
         part = SubscriptionPart(subscription, topic_part, areas)
-        topic_part.main.subscriptions[name] = part
+        topic_part.main.subscriptions[subscription_key] = part
         return part
 
     def _make_areas(
@@ -100,25 +111,31 @@ class LocalPartFactory(PartFactory):
         entity_id: int,
         number: int,
         description: QueueDescription | SubscriptionDescription,
-        bodies: Bodies | None = None,
+        shared_bodies: SharedBodies | None = None,
     ) -> Areas:
-        main_policy, dead_letter_policy = policies(description, self._limits)
+        main_policy, dead_letter_policy = fragment_policies(description, self._limits)
 
         def prefix(area: Area) -> bytes:
             return area_prefix(entity_id, number, area)
 
         def make(area: Area) -> Fragment:
-            return Fragment(prefix(area), self._journal, dead_letter_policy, times=self._times, tokens=self._tokens)
+            return Fragment(
+                prefix(area),
+                self._commit_log,
+                dead_letter_policy,
+                time_services=self._time_services,
+                token_source=self._token_source,
+            )
 
         dead_letters = make(Area.DEAD_LETTER)
         main = Fragment(
             prefix(Area.MAIN),
-            self._journal,
+            self._commit_log,
             main_policy,
-            times=self._times,
-            tokens=self._tokens,
+            time_services=self._time_services,
+            token_source=self._token_source,
             dead_letters=dead_letters,
             has_sessions=description.requires_session,
-            bodies=bodies,
+            shared_bodies=shared_bodies,
         )
-        return Areas(main, dead_letters, make, self._find, prefix, self._forwarded)
+        return Areas(main, dead_letters, make, self._find_destination, prefix, self._on_forwarded)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from twinbus.broker.filters.cost import FULL_SIZE, SIZE_BITS
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.index import PAIR_BITS
-from twinbus.broker.filters.view import View
+from twinbus.broker.filters.view import MessageView
 from twinbus.broker.record import SCHEDULED_STATE
 from twinbus.model.errors import QuotaExceeded
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.filters.action import Action
-    from twinbus.broker.filters.index import Entry, Matching, RuleIndex
-    from twinbus.broker.journal import Applied
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.filters.index import IncrementalMatch, IndexedRule, RuleIndex
+    from twinbus.broker.journal import OnApplied
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.receivable_part import SubscriptionPart
     from twinbus.model.limits import NamespaceLimits
 
@@ -34,11 +34,11 @@ class Publication:
     def __init__(
         self,
         records: Sequence[bytes],
-        first: int,
+        first_sequence: int,
         size: int,
-        answer: Answered,
-        applied: Applied,
-        beside: Callable[[], None] | None,
+        on_done: OnDone,
+        on_applied: OnApplied,
+        on_batched: Callable[[], None] | None,
     ) -> None:
         """Messages with the numbers from `first` on.
 
@@ -46,115 +46,124 @@ class Publication:
         a batch, and may put something into the same; `applied` and `answer` are for the journal.
         """
         self.records = records
-        self.first = first
+        self.first_sequence = first_sequence
         self.size = size
-        self.answer = answer
-        self.applied = applied
-        self.beside = beside
-        self.copied = 0
+        self.on_done = on_done
+        self.on_applied = on_applied
+        self.on_batched = on_batched
+        self.copied_bytes = 0
         """Bytes of the copies that actions made."""
-        self.held = 0
+        self.counted_bytes = 0
         """Bytes of the messages and these copies that its fragment counts as waiting."""
-        self.is_late = False
+        self.spans_turns = False
         """Its evaluation did not fit in the turn in which it began."""
-        self.found: list[list[tuple[Entry[tuple[SubscriptionPart, str]], FilterError | None]] | None] = []
+        self.matches: list[list[tuple[IndexedRule[tuple[SubscriptionPart, str]], FilterError | None]] | None] = []
         """Rules that match each of the first messages, or fail with an error; None for a message that is for later."""
-        self.altered: dict[tuple[int, int], bytes | FilterError] = {}
+        self.altered_copies: dict[tuple[int, int], bytes | FilterError] = {}
         """What actions made of messages: by their places, and by those of the rules among what was found."""
-        self._matching: Matching[tuple[SubscriptionPart, str]] | None = None
+        self._current_match: IncrementalMatch[tuple[SubscriptionPart, str]] | None = None
         """Of the message that is being judged."""
         self._next_action = 0
         """Of this message's matching rules: the first whose action was not looked at."""
 
     @property
-    def weight(self) -> int:
+    def total_bytes(self) -> int:
         """Bytes of the messages, as far as they are new to the topic, and of the copies that actions made."""
-        return self.size + self.copied
+        return self.size + self.copied_bytes
 
     @property
-    def is_done(self) -> bool:
+    def is_evaluated(self) -> bool:
         """All messages are judged."""
-        return len(self.found) == len(self.records)
+        return len(self.matches) == len(self.records)
 
-    def work_at_once(self, rules: RuleIndex[tuple[SubscriptionPart, str]], allowance: int) -> int:
+    def evaluate_without_actions(self, rules: RuleIndex[tuple[SubscriptionPart, str]], budget: int) -> int:
         """Evaluate, message by message, what costs no more than so many units. Returns what is left of them.
 
         This is the way of nearly all messages, where no rule has an action. Where it ends before all are judged, `work`
         goes on.
         """
-        number = self.first
+        number = self.first_sequence
         for record in self.records:
             if record[3] == SCHEDULED_STATE:
-                self.found.append(None)
+                self.matches.append(None)
             else:
-                found = rules.match_within(View(record, number), allowance)
+                found = rules.match_within(MessageView(record, number), budget)
                 if found is None:
                     break
-                self.found.append(found)
-                allowance -= rules.spent
+                self.matches.append(found)
+                budget -= rules.last_cost
             number += 1
-        return allowance
+        return budget
 
-    def work(self, rules: RuleIndex[tuple[SubscriptionPart, str]], limits: NamespaceLimits, allowance: int) -> int:
+    def evaluate(self, rules: RuleIndex[tuple[SubscriptionPart, str]], limits: NamespaceLimits, budget: int) -> int:
         """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing.
 
         QuotaExceeded if actions make too many bytes of copies of messages that are new to the topic.
         """
-        found, records = self.found, self.records
+        found, records = self.matches, self.records
         while len(found) < len(records):
             record = records[len(found)]
             if record[3] == SCHEDULED_STATE:
                 found.append(None)
                 continue
-            if allowance <= 0:
-                return allowance
-            matching = self._matching
+            if budget <= 0:
+                return budget
+            matching = self._current_match
             if matching is None:
-                matching = self._matching = rules.begin(View(record, self.first + len(found)))
+                matching = self._current_match = rules.begin_match(
+                    MessageView(record, self.first_sequence + len(found))
+                )
                 self._next_action = 0
-            allowance = matching.go_on(allowance)
+            budget = matching.advance(budget)
             if not matching.is_done:
-                return allowance
+                return budget
             if self._next_action == 0:
-                allowance -= matching.view.pairs >> PAIR_BITS
-            allowance = self._act(record, matching, limits, allowance)
-            if self._next_action < len(matching.found):
-                return allowance
-            found.append(matching.found)
-            self._matching = None
-        return allowance
+                budget -= matching.view.scanned_properties >> PAIR_BITS
+            budget = self._apply_actions(record, matching, limits, budget)
+            if self._next_action < len(matching.matches):
+                return budget
+            found.append(matching.matches)
+            self._current_match = None
+        return budget
 
-    def _act(
-        self, record: bytes, matching: Matching[tuple[SubscriptionPart, str]], limits: NamespaceLimits, allowance: int
+    def _apply_actions(
+        self,
+        record: bytes,
+        matching: IncrementalMatch[tuple[SubscriptionPart, str]],
+        limits: NamespaceLimits,
+        budget: int,
     ) -> int:
         """Make the copies that actions change, as `work`."""
-        message, size, view = len(self.found), min(len(record), FULL_SIZE), matching.view
-        while self._next_action < len(matching.found):
-            entry, error = matching.found[self._next_action]
+        message, size, view = len(self.matches), min(len(record), FULL_SIZE), matching.view
+        while self._next_action < len(matching.matches):
+            entry, error = matching.matches[self._next_action]
             action = entry.rule.action
-            if action is not None and error is None and entry.key[0].takes_copies:
-                if allowance <= 0:
+            if action is not None and error is None and entry.key[0].accepts_copies:
+                if budget <= 0:
                     break
-                altered = self._altered(action, record, view, limits)
-                self.altered[message, self._next_action] = altered
+                altered = self._apply_action(action, record, view, limits)
+                self.altered_copies[message, self._next_action] = altered
                 if isinstance(altered, bytes):
-                    self.copied += len(altered)
-                    self._check_copies(limits)
-                allowance -= action.cost.fixed + (action.cost.sized * size >> SIZE_BITS) + view.pairs
+                    self.copied_bytes += len(altered)
+                    self._check_copied_bytes(limits)
+                budget -= action.cost.fixed + (action.cost.variable * size >> SIZE_BITS) + view.scanned_properties
             self._next_action += 1
-        return allowance
+        return budget
 
-    def _check_copies(self, limits: NamespaceLimits) -> None:
+    def _check_copied_bytes(self, limits: NamespaceLimits) -> None:
         """Refuse a send before its copies fill the memory; scheduled messages were accepted before, and are not."""
-        if self.size and self.copied > limits.max_pending_bytes:
+        if self.size and self.copied_bytes > limits.max_pending_bytes:
             raise QuotaExceeded(
-                f"the actions of the topic's rules make {self.copied:,} bytes or more of copies of what was sent, and "
+                f"the actions of the topic's rules make {self.copied_bytes:,} bytes or more of copies of what "
+                "was sent, and "
                 f"max_pending_bytes is {limits.max_pending_bytes:,}: send fewer or smaller messages at a time, or "
                 "delete rules with an action"
             )
 
-    def _altered(self, action: Action, record: bytes, view: View, limits: NamespaceLimits) -> bytes | FilterError:
+    def _apply_action(
+        self, action: Action, record: bytes, view: MessageView, limits: NamespaceLimits
+    ) -> bytes | FilterError:
         try:
-            return action.apply(record, limits, self.first + len(self.found), view)
+            return action.apply(record, limits, self.first_sequence + len(self.matches), view)
         except FilterError as problem:
             return problem

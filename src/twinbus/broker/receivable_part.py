@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.entity import NO_SENDING
-from twinbus.broker.forwarding import Forwarder, addressed
-from twinbus.broker.fragment import Policy
-from twinbus.broker.holdings import Marks
-from twinbus.broker.keys import MARKS, Area
-from twinbus.broker.part import StoredPart
-from twinbus.broker.ports.settlement import reasons
-from twinbus.broker.record import NEVER_MS, expires_ms, make_record, session_in, with_properties, with_ttl
+from twinbus.broker.entity import SEND_DISABLED_STATUSES
+from twinbus.broker.forwarding import Forwarder, with_destination
+from twinbus.broker.fragment import FragmentPolicy
+from twinbus.broker.holdings import MessageCounters
+from twinbus.broker.keys import COUNTERS, Area
+from twinbus.broker.part import LocalPart
+from twinbus.broker.ports.settlement import dead_letter_properties
+from twinbus.broker.record import NEVER_MS, expiry_time, make_record, session_id_in, with_properties, with_ttl
 from twinbus.broker.resubmission import Resubmission
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import NotAllowed, StoreUnavailable
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from twinbus.broker.entity import Entity
     from twinbus.broker.fan_out import Rule, TopicFragment
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.intake import Intake
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.intake import MessageIntake
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.broker.queue import Queue
-    from twinbus.broker.record import Parts
+    from twinbus.broker.record import RecordFields
     from twinbus.broker.subscription import Subscription
     from twinbus.broker.topic import Topic
     from twinbus.model.errors import ServiceBusError
@@ -49,10 +49,10 @@ class Areas:
         self,
         main: Fragment,
         dead_letters: Fragment,
-        make: Callable[[Area], Fragment],
-        find: Callable[[str], Queue | Topic],
-        prefix: Callable[[Area], bytes],
-        forwarded: Callable[[str, int], None],
+        make_area: Callable[[Area], Fragment],
+        find_destination: Callable[[str], Queue | Topic],
+        key_prefix_of: Callable[[Area], bytes],
+        on_forwarded: Callable[[str, int], None],
     ) -> None:
         """`make` makes one more area, `prefix` returns the prefix of an area's keys.
 
@@ -61,13 +61,13 @@ class Areas:
         """
         self.main = main
         self.dead_letters = dead_letters
-        self.make = make
-        self.find = find
-        self.prefix = prefix
-        self.forwarded = forwarded
+        self.make_area = make_area
+        self.find_destination = find_destination
+        self.key_prefix_of = key_prefix_of
+        self.on_forwarded = on_forwarded
 
 
-class ReceivablePart(StoredPart):
+class ReceivablePart(LocalPart):
     """A part of a queue or a subscription."""
 
     def __init__(self, entity: Entity, areas: Areas) -> None:
@@ -81,7 +81,7 @@ class ReceivablePart(StoredPart):
         """Messages that are sent via the entity to others, until they have arrived; made when first needed."""
         self._areas = areas
         self._resubmission = Resubmission(self)
-        self._main.check_room = self.dead_letters.check_room = self.check_room
+        self._main.check_quota = self.dead_letters.check_quota = self.check_quota
 
     @property
     def main(self) -> Fragment:
@@ -91,9 +91,9 @@ class ReceivablePart(StoredPart):
     @property
     def fragments(self) -> list[FragmentPort]:
         """All its areas."""
-        return [*self._stored()]
+        return [*self._local_fragments()]
 
-    def _stored(self) -> list[Fragment]:
+    def _local_fragments(self) -> list[Fragment]:
         rare = (self.transfers, self.transfer_dead_letters)
         return [self._main, self.dead_letters, *[fragment for fragment in rare if fragment is not None]]
 
@@ -108,54 +108,56 @@ class ReceivablePart(StoredPart):
     def open_transfer_dead_letters(self) -> Fragment:
         """Return the area of messages that could not be forwarded."""
         if self.transfer_dead_letters is None:
-            self.transfer_dead_letters = self._make(Area.TRANSFER_DEAD_LETTER)
+            self.transfer_dead_letters = self._make_area(Area.TRANSFER_DEAD_LETTER)
             self.transfer_dead_letters.policy = self.dead_letters.policy
         return self.transfer_dead_letters
 
     def open_transfers(self) -> Fragment:
         """Return the area of messages that are sent via the entity to others."""
         if self.transfers is None:
-            self.transfers = transfers = self._make(Area.TRANSFER)
+            self.transfers = transfers = self._make_area(Area.TRANSFER)
             failed = self.open_transfer_dead_letters()
-            transfers.forwarder = forwarder = Forwarder(transfers, None, self._areas.find, failed, self._forwarded)
+            transfers.forwarder = forwarder = Forwarder(
+                transfers, None, self._areas.find_destination, failed, self._on_forwarded
+            )
             forwarder.start()
         return self.transfers
 
-    def _make(self, area: Area) -> Fragment:
-        fragment = self._areas.make(area)
-        fragment.check_room = self.check_room
-        fragment.is_held_back = self.entity.outage is not None
+    def _make_area(self, area: Area) -> Fragment:
+        fragment = self._areas.make_area(area)
+        fragment.check_quota = self.check_quota
+        fragment.is_suspended = self.entity.outage is not None
         return fragment
 
-    def held_bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Return the size of its messages, dead letters, session states and transfers."""
-        held = self._main.holdings.size + self.dead_letters.holdings.size
+        held = self._main.message_table.size + self.dead_letters.message_table.size
         if self.transfers is not None:
-            held += self.transfers.holdings.size
+            held += self.transfers.message_table.size
         if self.transfer_dead_letters is not None:
-            held += self.transfer_dead_letters.holdings.size
+            held += self.transfer_dead_letters.message_table.size
         return held
 
     def resubmit(
         self,
         sequences: list[int],
         edited: bytes | None,
-        intake: Intake,
-        done: Callable[[list[int] | ServiceBusError], None],
+        intake: MessageIntake,
+        on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
         """Make dead letters active again."""
-        self._resubmission.resubmit(sequences, edited, intake, done)
+        self._resubmission.resubmit(sequences, edited, intake, on_result)
 
     # --- forwarding ---------------------------------------------------------------------------------------------------
 
-    def forward(self, target: str | None, dead_letters_target: str | None) -> None:
+    def set_forwarding(self, target: str | None, dead_letters_target: str | None) -> None:
         """Forward messages and dead letters to these entities from now on; None: keep them."""
-        self._forward(self._main, target, None)
-        self._forward(self.dead_letters, dead_letters_target, self.entity.path)
+        self._set_forwarding(self._main, target, None)
+        self._set_forwarding(self.dead_letters, dead_letters_target, self.entity.path)
 
-    def _forward(self, fragment: Fragment, target: str | None, dead_source: str | None) -> None:
+    def _set_forwarding(self, fragment: Fragment, target: str | None, dead_letter_source: str | None) -> None:
         before = fragment.forwarder
-        if before is not None and before.is_gone:  # the entity was disabled for a while
+        if before is not None and before.is_closed:  # the entity was disabled for a while
             before = fragment.forwarder = None
         if before is not None and before.target == target:
             return
@@ -166,45 +168,51 @@ class ReceivablePart(StoredPart):
             fragment.end_forwarding()
         else:
             path = self.entity.path
-            fragment.line.close(NotAllowed(f"messages of '{path}' are forwarded to '{target}' from now on"))
+            fragment.dispatcher.close(NotAllowed(f"messages of '{path}' are forwarded to '{target}' from now on"))
             fragment.begin_forwarding()
             failed = self.open_transfer_dead_letters()
             fragment.forwarder = forwarder = Forwarder(
-                fragment, target, self._areas.find, failed, self._forwarded, dead_source
+                fragment, target, self._areas.find_destination, failed, self._on_forwarded, dead_letter_source
             )
             forwarder.start()
 
-    def _forwarded(self, count: int) -> None:
-        self._areas.forwarded(self.entity.path, count)
+    def _on_forwarded(self, count: int) -> None:
+        self._areas.on_forwarded(self.entity.path, count)
 
     # --- loading and counting -----------------------------------------------------------------------------------------
 
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
+    def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Read what it holds from the store."""
         rare = {Area.TRANSFER: self.open_transfers, Area.TRANSFER_DEAD_LETTER: self.open_transfer_dead_letters}
 
         def looked(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
-                done(StoreUnavailable(str(values)))
+                on_done(StoreUnavailable(str(values)))
                 return
             for value, open_it in zip(values, rare.values(), strict=True):
                 if value is not None:
                     open_it()
-            self._load_each(self._stored(), done)
+            self._load_each(self._local_fragments(), on_done)
 
-        self._main.journal.get([self._areas.prefix(area) + MARKS for area in rare], looked, Table.INDEX)
+        self._main.commit_log.get([self._areas.key_prefix_of(area) + COUNTERS for area in rare], looked, Table.INDEX)
 
-    def _load_each(self, fragments: list[Fragment], done: Callable[[ServiceBusError | None], None]) -> None:
+    def _load_each(self, fragments: list[Fragment], on_done: Callable[[ServiceBusError | None], None]) -> None:
         if not fragments:
-            done(None)
+            on_done(None)
             return
-        fragments[0].load(lambda error: done(error) if error is not None else self._load_each(fragments[1:], done))
+        fragments[0].load(
+            lambda error: on_done(error) if error is not None else self._load_each(fragments[1:], on_done)
+        )
 
     def runtime(self) -> QueueRuntime:
         """Return what it holds now."""
-        main, dead = self._main.holdings.shown, self.dead_letters.holdings.shown
-        failed = self.transfer_dead_letters.holdings.shown if self.transfer_dead_letters is not None else Marks()
-        transferred = self.transfers.holdings.shown if self.transfers is not None else Marks()
+        main, dead = self._main.message_table.committed, self.dead_letters.message_table.committed
+        failed = (
+            self.transfer_dead_letters.message_table.committed
+            if self.transfer_dead_letters is not None
+            else MessageCounters()
+        )
+        transferred = self.transfers.message_table.committed if self.transfers is not None else MessageCounters()
         is_forwarding = self._main.forwarder is not None
         return QueueRuntime(
             active_count=0 if is_forwarding else main.active_count,
@@ -234,86 +242,88 @@ class QueuePart(ReceivablePart):
         """The size of the queue, as it is described."""
         return self._queue.description.max_size_mb
 
-    def send_on(self, records: list[bytes], destination: str, answer: Answered) -> None:
+    def send_via(self, records: list[bytes], destination: str, on_done: OnDone) -> None:
         """Store messages that go on to another entity."""
-        self.entity.check_sends()
-        self.check_room(sum([len(record) for record in records]))
-        self.open_transfers().enqueue([addressed(record, destination) for record in records], answer)
+        self.entity.check_send_enabled()
+        self.check_quota(sum([len(record) for record in records]))
+        self.open_transfers().enqueue([with_destination(record, destination) for record in records], on_done)
 
-    def describe(self, limits: NamespaceLimits) -> None:
+    def apply_description(self, limits: NamespaceLimits) -> None:
         """Adopt the queue's description; existing locks keep their time."""
         description = self._queue.description
         window_ms = description.duplicate_window_ms
-        self.main.policy, self.dead_letters.policy = policies(description, limits, duplicate_window_ms=window_ms)
-        self.forward(description.forward_to, description.forward_dead_lettered_to)
+        self.main.policy, self.dead_letters.policy = fragment_policies(
+            description, limits, duplicate_window_ms=window_ms
+        )
+        self.set_forwarding(description.forward_to, description.forward_dead_lettered_to)
 
 
 class SubscriptionPart(ReceivablePart):
     """A part of a subscription, beside the topic's part of the same number, in the same store."""
 
-    def __init__(self, subscription: Subscription, topic: TopicPart, areas: Areas) -> None:
+    def __init__(self, subscription: Subscription, topic_part: TopicPart, areas: Areas) -> None:
         """Made by the namespace."""
         self.subscription = subscription
-        self.topic = topic
+        self.topic_part = topic_part
         super().__init__(subscription, areas)
 
-    def check_room(self, size: int) -> None:
+    def check_quota(self, size: int) -> None:
         """Raise QuotaExceeded if `size` bytes more do not fit into the topic."""
-        self.topic.check_room(size)
-        self.topic.main.note_growth(size)
+        self.topic_part.check_quota(size)
+        self.topic_part.main.add_stored_bytes(size)
 
     @property
-    def takes_copies(self) -> bool:
+    def accepts_copies(self) -> bool:
         """Whether it gets published messages."""
-        return self.entity.status not in NO_SENDING
+        return self.entity.status not in SEND_DISABLED_STATUSES
 
-    def describe(self, limits: NamespaceLimits) -> None:
+    def apply_description(self, limits: NamespaceLimits) -> None:
         """Adopt the subscription's description; existing locks keep their time."""
         description = self.subscription.description
-        self.main.policy, self.dead_letters.policy = policies(description, limits)
-        self.forward(description.forward_to, description.forward_dead_lettered_to)
+        self.main.policy, self.dead_letters.policy = fragment_policies(description, limits)
+        self.set_forwarding(description.forward_to, description.forward_dead_lettered_to)
 
-    def put_rule(self, name: str, rule: Rule) -> None:
+    def put_rule(self, rule_name: str, rule: Rule) -> None:
         """Get copies of messages that a rule matches; it replaces a rule of the same name."""
-        self.topic.main.put_rule(self, name, rule)
+        self.topic_part.main.put_rule(self, rule_name, rule)
 
-    def remove_rule(self, name: str) -> None:
+    def remove_rule(self, rule_name: str) -> None:
         """Remove a rule."""
-        self.topic.main.remove_rule(self, name)
+        self.topic_part.main.remove_rule(self, rule_name)
 
-    def leave_topic(self) -> None:
+    def detach_from_topic(self) -> None:
         """Get no more copies."""
-        self.topic.main.remove_subscription(self)
+        self.topic_part.main.remove_subscription(self)
 
-    def adopt(self, parts: Parts) -> Parts | None:
+    def make_copy(self, fields: RecordFields) -> RecordFields | None:
         """Return the subscription's copy of a message of the topic; None if it lacks a session id and must have one."""
         session = None
-        if self.terms.requires_session:
-            session = session_in(parts.bare)
+        if self.validation_policy.requires_session:
+            session = session_id_in(fields.bare_message)
             if session is None:
                 return None
-        envelope = parts.envelope
-        if self.terms.ttl_ms < FOREVER_MS:
-            envelope = with_ttl(envelope, self.terms.ttl_ms)
-        return parts._replace(
-            envelope=envelope, session=session, alarm_ms=expires_ms(envelope, parts.enqueued_ms), state=0
+        envelope = fields.header
+        if self.validation_policy.max_ttl_ms < FOREVER_MS:
+            envelope = with_ttl(envelope, self.validation_policy.max_ttl_ms)
+        return fields._replace(
+            header=envelope, session_id=session, due_ms=expiry_time(envelope, fields.enqueued_ms), state=0
         )
 
-    def bury(self, parts: Parts, reason: str, description: str) -> None:
+    def dead_letter_copy(self, fields: RecordFields, reason: str, description: str) -> None:
         """Dead-letter a message that the subscription cannot hold, in the batch of this turn."""
-        bare = with_properties(parts.bare, reasons(reason, description))
-        self.dead_letters.take_in(
-            make_record(parts._replace(bare=bare, alarm_ms=NEVER_MS, session=None, state=0, shared=0))
+        bare = with_properties(fields.bare_message, dead_letter_properties(reason, description))
+        self.dead_letters.store_moved(
+            make_record(fields._replace(bare_message=bare, due_ms=NEVER_MS, session_id=None, state=0, shared_body=0))
         )
 
 
-def policies(
+def fragment_policies(
     description: QueueDescription | SubscriptionDescription, limits: NamespaceLimits, *, duplicate_window_ms: int = 0
-) -> tuple[Policy, Policy]:
+) -> tuple[FragmentPolicy, FragmentPolicy]:
     """Return the policies of a part's messages and of its dead letters: nothing is dead-lettered twice."""
 
-    def policy(most: int | None, *, expired: bool) -> Policy:
-        return Policy(
+    def policy(most: int | None, *, expired: bool) -> FragmentPolicy:
+        return FragmentPolicy(
             lock_duration_ms=description.lock_duration_ms,
             max_delivery_count=most,
             max_locks=limits.max_locks,
@@ -326,7 +336,7 @@ def policies(
     return main, policy(None, expired=False)
 
 
-class TopicPart(StoredPart):
+class TopicPart(LocalPart):
     """A part of a topic. Its messages are copied into the subscriptions' parts of the same number."""
 
     def __init__(self, topic: Topic, main: TopicFragment) -> None:
@@ -334,7 +344,7 @@ class TopicPart(StoredPart):
         super().__init__(topic, main.number)
         self._topic = topic
         self._main = main
-        main.check_room = self.check_room
+        main.check_quota = self.check_quota
 
     @property
     def main(self) -> TopicFragment:
@@ -351,25 +361,25 @@ class TopicPart(StoredPart):
         """The size of the topic, as it is described."""
         return self._topic.description.max_size_mb
 
-    def held_bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Return the size of what it and its subscriptions hold together."""
-        return self._main.held_bytes()
+        return self._main.stored_bytes()
 
-    def describe(self, limits: NamespaceLimits) -> None:
+    def apply_description(self, limits: NamespaceLimits) -> None:
         """Adopt the topic's description."""
         self._main.policy = topic_policy(self._topic.description, limits)
 
-    def load(self, done: Callable[[ServiceBusError | None], None]) -> None:
+    def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Read what it holds from the store."""
-        self._main.load(done)
+        self._main.load(on_done)
 
     def runtime(self) -> QueueRuntime:
         """Return what it holds now."""
         return QueueRuntime(
             active_count=0,
             dead_letter_count=0,
-            scheduled_count=self._main.holdings.shown.scheduled_count,
-            size_bytes=self.held_bytes(),
+            scheduled_count=self._main.message_table.committed.scheduled_count,
+            size_bytes=self.stored_bytes(),
             created_ms=0,
             updated_ms=0,
             accessed_ms=0,
@@ -377,9 +387,9 @@ class TopicPart(StoredPart):
         )
 
 
-def topic_policy(description: TopicDescription, limits: NamespaceLimits) -> Policy:
+def topic_policy(description: TopicDescription, limits: NamespaceLimits) -> FragmentPolicy:
     """Return the policy of a topic's fragments: they keep scheduled messages, and the ids of all."""
-    return Policy(
+    return FragmentPolicy(
         lock_duration_ms=0,
         max_delivery_count=None,
         max_locks=0,

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker import keys
-from twinbus.broker.record import SCHEDULED_STATE, with_delivery
+from twinbus.broker.record import SCHEDULED_STATE, with_one_delivery
 from twinbus.model.callbacks import ignore
 from twinbus.store.protocol import Table
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Timer
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.model.errors import ServiceBusError
 
 BLOCK_SHIFT: Final = 10
-BLOCK: Final = 1 << BLOCK_SHIFT
+BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
 """Sequence numbers in a block: one write for so many messages."""
-FORGET_S: Final = 10.0
+CLEANUP_DELAY_S: Final = 10.0
 """Blocks without use are forgotten after this time."""
 MAX_RANGES: Final = 64
 """Ranges of earlier lives that are remembered; above, neighbours are merged."""
@@ -44,114 +44,114 @@ _VERSION: Final = 1
 _RANGE: Final = Struct(">QQ")
 
 
-class Redelivery:
+class RedeliveryTracker:
     """The messages of one fragment that may have been delivered before."""
 
     def __init__(self, fragment: Fragment) -> None:
         """Made by its fragment."""
-        self.is_guarding = False
+        self.is_tracking = False
         """An exclusive receiver is there: only messages in noted blocks are handed out."""
-        self.suspects = False
+        self.has_suspects = False
         """Some messages may have been delivered before: look at each."""
-        self.noted: set[int] = set()
+        self.noted_blocks: set[int] = set()
         """Blocks that the last write contains."""
         self._fragment = fragment
-        self._key = fragment.holdings.prefix + keys.DELIVERED
-        self._synced: set[int] = set()
+        self._key = fragment.message_table.key_prefix + keys.MAYBE_DELIVERED
+        self._synced_blocks: set[int] = set()
         """Those of `noted` that are known to be on disk."""
-        self._earlier: list[tuple[int, int]] = []
+        self._earlier_ranges: list[tuple[int, int]] = []
         """First and last sequence numbers of what an earlier life had noted."""
-        self._returned: set[int] = set()
+        self._reclaimed: set[int] = set()
         """Taken from displaced receivers; on disk their count is what it was."""
-        self._returning = 0
+        self._pending_returns = 0
         """Messages on their way back: nothing behind them is handed out before they are there."""
-        self._row = b""
+        self._stored_row = b""
         """What the last write has put on disk."""
         self._was_used = False
         self._timer: Timer | None = None
 
     # --- handing out --------------------------------------------------------------------------------------------------
 
-    def guard(self, *, is_on: bool) -> None:
+    def set_tracking(self, *, is_on: bool) -> None:
         """An exclusive receiver has come, or gone."""
-        self.is_guarding = is_on
+        self.is_tracking = is_on
 
-    def reach(self, ready: deque[tuple[int, bytes]], count: int) -> int:
+    def deliverable_count(self, ready: deque[tuple[int, bytes]], count: int) -> int:
         """Return how many of the first `count` messages may be handed to an exclusive receiver now.
 
         If blocks are missing, they are noted; the fragment dispatches again when they are on disk. The next block is
         noted when half of one is used, so that nobody waits for it.
         """
-        if self._returning:
+        if self._pending_returns:
             return 0
         self._was_used = True
         first, last = ready[0][0] >> BLOCK_SHIFT, ready[count - 1][0]
-        block, synced = last >> BLOCK_SHIFT, self._synced
+        block, synced = last >> BLOCK_SHIFT, self._synced_blocks
         reached = count
         if first not in synced or block not in synced or block - first > 1:
             for at in range(count):
                 if ready[at][0] >> BLOCK_SHIFT not in synced:
                     reached = at
                     break
-        is_half_used = last & (BLOCK - 1) >= BLOCK // 2
-        if reached < count or (is_half_used and block + 1 not in self.noted):
+        is_half_used = last & (BLOCK_SIZE - 1) >= BLOCK_SIZE // 2
+        if reached < count or (is_half_used and block + 1 not in self.noted_blocks):
             wanted = {ready[at][0] >> BLOCK_SHIFT for at in range(count)}
             if is_half_used:
                 wanted.add(block + 1)
-            if not wanted <= self.noted:
-                self._write(wanted, ignore)
+            if not wanted <= self.noted_blocks:
+                self._write_blocks(wanted, ignore)
         return reached
 
-    def secure(self, sequences: list[int], then: Answered) -> None:
+    def ensure_noted(self, sequences: list[int], on_done: OnDone) -> None:
         """Call `then` once these messages may be handed to an exclusive receiver; at once if there is none."""
-        wanted = {sequence >> BLOCK_SHIFT for sequence in sequences} if self.is_guarding else set()
+        wanted = {sequence >> BLOCK_SHIFT for sequence in sequences} if self.is_tracking else set()
         self._was_used = True
-        if wanted <= self._synced:
-            then(None)
+        if wanted <= self._synced_blocks:
+            on_done(None)
         else:
-            self._write(wanted, then)
+            self._write_blocks(wanted, on_done)
 
-    def take_back(self, sequences: Iterable[int]) -> None:
+    def add_reclaimed(self, sequences: Iterable[int]) -> None:
         """Messages are free again, uncounted, and their receiver has seen them."""
-        self._returned.update(sequences)
-        self.suspects = bool(self._earlier or self._returned)
+        self._reclaimed.update(sequences)
+        self.has_suspects = bool(self._earlier_ranges or self._reclaimed)
 
-    def take_back_noted(self, sequence: int) -> None:
+    def add_reclaimed_if_noted(self, sequence: int) -> None:
         """The same for a message that an exclusive receiver may have had."""
-        if sequence >> BLOCK_SHIFT in self.noted:
-            self.take_back((sequence,))
+        if sequence >> BLOCK_SHIFT in self.noted_blocks:
+            self.add_reclaimed((sequence,))
 
     def forget(self, sequences: Iterable[int]) -> None:
         """Messages are gone, or counted on disk."""
-        if self._returned:
-            self._returned.difference_update(sequences)
+        if self._reclaimed:
+            self._reclaimed.difference_update(sequences)
 
-    def hold_up(self, answer: Answered) -> Answered:
+    def block_until_returned(self, on_done: OnDone) -> OnDone:
         """Hand out nothing to an exclusive receiver until messages on their way back are there: the order is kept."""
-        life = self._fragment.life
-        self._returning += 1
+        life = self._fragment.incarnation
+        self._pending_returns += 1
 
         def returned(error: ServiceBusError | None) -> None:
-            if life == self._fragment.life:
-                self._returning -= 1
-            answer(error)
+            if life == self._fragment.incarnation:
+                self._pending_returns -= 1
+            on_done(error)
 
         return returned
 
     # --- showing ------------------------------------------------------------------------------------------------------
 
-    def was_delivered(self, sequence: int) -> bool:
+    def may_have_been_delivered(self, sequence: int) -> bool:
         """Whether a message may have been delivered, whatever its count is."""
-        for first, last in self._earlier:
+        for first, last in self._earlier_ranges:
             if first <= sequence <= last:
                 return True
-        return sequence in self._returned
+        return sequence in self._reclaimed
 
-    def seen(self, sequence: int, record: bytes) -> bytes:
+    def as_delivered(self, sequence: int, record: bytes) -> bytes:
         """Return a record as it is to be shown: with a delivery, where there may have been one."""
-        if record[3] == SCHEDULED_STATE or not self.was_delivered(sequence):
+        if record[3] == SCHEDULED_STATE or not self.may_have_been_delivered(sequence):
             return record
-        return with_delivery(record)
+        return with_one_delivery(record)
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 
@@ -160,80 +160,82 @@ class Redelivery:
         """Where the noted blocks lie."""
         return self._key
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """What is in memory is void."""
-        self.noted, self._synced = set(), set()
-        self._returned = set()
-        self._returning = 0
+        self.noted_blocks, self._synced_blocks = set(), set()
+        self._reclaimed = set()
+        self._pending_returns = 0
         self._was_used = False
-        self.suspects = bool(self._earlier)
+        self.has_suspects = bool(self._earlier_ranges)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def load(self, value: bytes | None) -> None:
         """What an earlier life has noted: messages that were there then may have been delivered."""
-        last_number = self._fragment.holdings.next - 1
-        self._row = value or b""
-        ranges = unpack_ranges(self._row)
-        self._earlier = [(first, min(last, last_number)) for first, last in ranges if first <= last_number]
-        self._drop_done()
-        if self._row:
-            self._forget_later()  # else messages that come from now on would be suspected after the next crash
+        last_number = self._fragment.message_table.next_sequence - 1
+        self._stored_row = value or b""
+        ranges = unpack_ranges(self._stored_row)
+        self._earlier_ranges = [(first, min(last, last_number)) for first, last in ranges if first <= last_number]
+        self._drop_removed()
+        if self._stored_row:
+            self._schedule_cleanup()  # else messages that come from now on would be suspected after the next crash
 
-    def _in_use(self) -> set[int]:
+    def _blocks_in_use(self) -> set[int]:
         """Blocks with messages that are out, or were taken from a displaced receiver."""
         fragment = self._fragment
-        blocks = {sequence >> BLOCK_SHIFT for sequence in fragment.out.locks}
-        blocks |= {sequence >> BLOCK_SHIFT for sequence in fragment.deferred_out}
-        return blocks | {sequence >> BLOCK_SHIFT for sequence in self._returned}
+        blocks = {sequence >> BLOCK_SHIFT for sequence in fragment.in_flight.locks}
+        blocks |= {sequence >> BLOCK_SHIFT for sequence in fragment.deferred_in_flight}
+        return blocks | {sequence >> BLOCK_SHIFT for sequence in self._reclaimed}
 
-    def _write(self, wanted: set[int], answer: Answered) -> None:
+    def _write_blocks(self, blocks_to_note: set[int], on_done: OnDone) -> None:
         """Note blocks, beside those in use, in the batch of this turn."""
-        fragment, blocks = self._fragment, wanted | self._in_use()
-        self._drop_done()
-        self.noted = blocks
-        self._synced &= blocks  # no message of a block that is forgotten now is handed out before that is noted again
-        self._row = pack_ranges(self._earlier + _ranges_of(blocks))
-        if self._row:
-            fragment.journal.batch.put(self._key, self._row, Table.INDEX)
+        fragment, blocks = self._fragment, blocks_to_note | self._blocks_in_use()
+        self._drop_removed()
+        self.noted_blocks = blocks
+        self._synced_blocks &= (
+            blocks  # no message of a block that is forgotten now is handed out before that is noted again
+        )
+        self._stored_row = pack_ranges(self._earlier_ranges + _ranges_of(blocks))
+        if self._stored_row:
+            fragment.commit_log.batch.put(self._key, self._stored_row, Table.INDEX)
         else:
-            fragment.journal.batch.delete(self._key, Table.INDEX)
+            fragment.commit_log.batch.delete(self._key, Table.INDEX)
 
         def applied() -> None:
-            self._synced |= blocks & self.noted
+            self._synced_blocks |= blocks & self.noted_blocks
 
-        fragment.journal.add(fragment, 0, applied, answer)
+        fragment.commit_log.add(fragment, 0, applied, on_done)
         if blocks:
-            self._forget_later()
+            self._schedule_cleanup()
 
-    def _drop_done(self) -> None:
+    def _drop_removed(self) -> None:
         """Forget messages that are gone, as far as that is known without a look: all before the oldest are."""
-        holdings = self._fragment.holdings
+        holdings = self._fragment.message_table
         if not holdings.deferred_count:
-            self._earlier = [one for one in self._earlier if one[1] >= holdings.low]
-            if self._returned:
-                self._returned = {one for one in self._returned if one >= holdings.low}
-        self._earlier = _merged(self._earlier)
-        self.suspects = bool(self._earlier or self._returned)
+            self._earlier_ranges = [one for one in self._earlier_ranges if one[1] >= holdings.low_watermark]
+            if self._reclaimed:
+                self._reclaimed = {one for one in self._reclaimed if one >= holdings.low_watermark}
+        self._earlier_ranges = _merge_ranges(self._earlier_ranges)
+        self.has_suspects = bool(self._earlier_ranges or self._reclaimed)
 
-    def _forget_later(self) -> None:
+    def _schedule_cleanup(self) -> None:
         if self._timer is None:
             fragment = self._fragment
-            self._timer = fragment.timers.call_at(fragment.clock.monotonic_s() + FORGET_S, self._forget_unused)
+            self._timer = fragment.timers.call_at(fragment.clock.monotonic_s() + CLEANUP_DELAY_S, self._clean_up)
 
-    def _forget_unused(self) -> None:
+    def _clean_up(self) -> None:
         self._timer = None
         was_used, self._was_used = self._was_used, False
         if was_used or not self._fragment.is_available:
-            self._forget_later()
+            self._schedule_cleanup()
             return
-        self._drop_done()
-        blocks = self._in_use() if self.noted else set()
-        if pack_ranges(self._earlier + _ranges_of(blocks)) != self._row:
-            self._write(blocks, ignore)
-        if self.noted:
-            self._forget_later()
+        self._drop_removed()
+        blocks = self._blocks_in_use() if self.noted_blocks else set()
+        if pack_ranges(self._earlier_ranges + _ranges_of(blocks)) != self._stored_row:
+            self._write_blocks(blocks, ignore)
+        if self.noted_blocks:
+            self._schedule_cleanup()
 
 
 def pack_ranges(ranges: list[tuple[int, int]]) -> bytes:
@@ -263,7 +265,7 @@ def _ranges_of(blocks: set[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same, or more where they are too many."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(ranges):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.keys import PURGED, pack_sequence, sequence_of
-from twinbus.broker.line import SPAN
-from twinbus.broker.locks import NEVER_S, Lock
-from twinbus.broker.lookup import look_up
-from twinbus.broker.ports.removal import FAR, Outcome, Wanted
-from twinbus.broker.record import IS_SPECIAL, session_of, weight_of
+from twinbus.broker.keys import PURGED_UP_TO, pack_sequence, sequence_of_key
+from twinbus.broker.line import MAX_SCAN_SPAN
+from twinbus.broker.locks import NEVER_EXPIRES_S, Lock
+from twinbus.broker.lookup import look_up_records
+from twinbus.broker.ports.removal import UNLIMITED, RemovalCriteria, RemovalResult
+from twinbus.broker.record import HAS_EXTRA_ROWS, full_size_of, session_id_of
 from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 from twinbus.store.protocol import StoreError, Table
@@ -24,85 +24,95 @@ from twinbus.store.protocol import StoreError, Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.fragment import Fragment, Item
-    from twinbus.broker.ports.removal import Done
+    from twinbus.broker.fragment import Fragment, SequencedRecord
+    from twinbus.broker.ports.removal import OnRemoved
     from twinbus.store.protocol import Row
 
 
-AT_ONCE: Final = 500
-BYTES_AT_ONCE: Final = 1_048_576
+SCAN_BATCH_SIZE: Final = 500
+SCAN_BATCH_BYTES: Final = 1_048_576
 
 
-class Walk:
+class RemovalScan:
     """The way through the messages of one kind, a part of them in each turn."""
 
     def __init__(
         self,
         fragment: Fragment,
-        place: bytes,
-        is_out: Callable[[int], bool],
-        delete: Callable[[list[Item]], None],
-        wanted: Wanted,
-        done: Done,
+        key_prefix: bytes,
+        is_in_flight: Callable[[int], bool],
+        remove_messages: Callable[[list[SequencedRecord]], None],
+        criteria: RemovalCriteria,
+        on_result: OnRemoved,
     ) -> None:
         """`delete` deletes all of a message but its record."""
         self._fragment = fragment
-        self._place = place
-        self._is_out = is_out
-        self._delete = delete
-        self._wanted = wanted
-        self._done = done
-        self._outcome = Outcome()
-        self._life = fragment.life
-        self._end = min(fragment.holdings.shown.next, wanted.up_to + 1)
+        self._key_prefix = key_prefix
+        self._is_in_flight = is_in_flight
+        self._remove_messages = remove_messages
+        self._criteria = criteria
+        self._on_result = on_result
+        self._result = RemovalResult()
+        self._incarnation = fragment.incarnation
+        self._end_sequence = min(fragment.message_table.committed.next_sequence, criteria.max_sequence + 1)
 
-    def begin(self, start: int) -> None:
+    def start(self, first_sequence: int) -> None:
         """From a sequence number on."""
-        self._fragment.journal.check_works()
+        self._fragment.commit_log.check_available()
         self._fragment.check_loaded()
-        self._go_on(start)
+        self._scan_from(first_sequence)
 
-    def _go_on(self, start: int) -> None:
-        journal, place, end = self._fragment.journal, self._place, max(start, min(self._end, start + SPAN))
-        promise = journal.promise(lambda error: self._done(error) if error is not None else None)
+    def _scan_from(self, first_sequence: int) -> None:
+        journal, place, end = (
+            self._fragment.commit_log,
+            self._key_prefix,
+            max(first_sequence, min(self._end_sequence, first_sequence + MAX_SCAN_SPAN)),
+        )
+        promise = journal.watch_read(lambda error: self._on_result(error) if error is not None else None)
 
         def read(rows: list[Row] | StoreError) -> None:
-            if self._life != self._fragment.life or isinstance(rows, StoreError):
-                promise.give(StoreUnavailable("the store failed before all messages were deleted"))
-            elif promise.is_open:
-                promise.give(None)
-                if not rows and end < self._end:
-                    self._go_on(end)
+            if self._incarnation != self._fragment.incarnation or isinstance(rows, StoreError):
+                promise.finish(StoreUnavailable("the store failed before all messages were deleted"))
+            elif promise.is_pending:
+                promise.finish(None)
+                if not rows and end < self._end_sequence:
+                    self._scan_from(end)
                 else:
-                    self._take(rows)
+                    self._remove_rows(rows)
 
         journal.scan(
-            place + pack_sequence(start), place + pack_sequence(end), read, limit=AT_ONCE, max_bytes=BYTES_AT_ONCE
+            place + pack_sequence(first_sequence),
+            place + pack_sequence(end),
+            read,
+            limit=SCAN_BATCH_SIZE,
+            max_bytes=SCAN_BATCH_BYTES,
         )
 
-    def _take(self, rows: list[Row]) -> None:
-        outcome, wanted = self._outcome, self._wanted
-        chosen: list[Item] = []
+    def _remove_rows(self, rows: list[Row]) -> None:
+        outcome, wanted = self._result, self._criteria
+        chosen: list[SequencedRecord] = []
         for key, record in rows:
-            sequence = sequence_of(key)
-            if outcome.removed >= wanted.most or not wanted.includes(record):
+            sequence = sequence_of_key(key)
+            if outcome.removed_count >= wanted.max_count or not wanted.matches(record):
                 continue
-            if self._is_out(sequence):
-                outcome.skipped += 1
+            if self._is_in_flight(sequence):
+                outcome.skipped_count += 1
             else:
-                outcome.removed += 1
+                outcome.removed_count += 1
                 chosen.append((sequence, record))
         self._delete_records([sequence for sequence, _ in chosen])
         if chosen:
-            self._delete(chosen)
-        next_start = sequence_of(rows[-1][0]) + 1 if rows and outcome.removed < wanted.most else None
-        self._fragment.journal.add(self._fragment, 0, do_nothing, lambda error: self._told(error, next_start))
+            self._remove_messages(chosen)
+        next_start = sequence_of_key(rows[-1][0]) + 1 if rows and outcome.removed_count < wanted.max_count else None
+        self._fragment.commit_log.add(
+            self._fragment, 0, do_nothing, lambda error: self._on_committed(error, next_start)
+        )
 
     def _delete_records(self, sequences: list[int]) -> None:
         """Ranges have no gaps: what was not there when it was looked at may have come meanwhile."""
-        batch, place = self._fragment.journal.batch, self._place
+        batch, place = self._fragment.commit_log.batch, self._key_prefix
         first = last = 0
-        for sequence in [*sequences, FAR]:
+        for sequence in [*sequences, UNLIMITED]:
             if last and sequence == last + 1:
                 last = sequence
                 continue
@@ -112,13 +122,13 @@ class Walk:
                 batch.delete(place + pack_sequence(last))
             first = last = sequence
 
-    def _told(self, error: ServiceBusError | None, next_start: int | None) -> None:
+    def _on_committed(self, error: ServiceBusError | None, next_start: int | None) -> None:
         if error is not None:
-            self._done(error)
+            self._on_result(error)
         elif next_start is None:
-            self._done(self._outcome)
+            self._on_result(self._result)
         else:
-            self._go_on(next_start)
+            self._scan_from(next_start)
 
 
 class Removal:
@@ -127,129 +137,141 @@ class Removal:
     def __init__(self, fragment: Fragment) -> None:
         """Made by its fragment."""
         self._fragment = fragment
-        self._mark_key = fragment.holdings.prefix + PURGED
+        self._purged_key = fragment.message_table.key_prefix + PURGED_UP_TO
 
-    def remove_active(self, wanted: Wanted, done: Done, marking: Callable[[list[Item]], None] | None = None) -> None:
+    def remove_active(
+        self,
+        criteria: RemovalCriteria,
+        on_result: OnRemoved,
+        on_removed: Callable[[list[SequencedRecord]], None] | None = None,
+    ) -> None:
         """Delete active messages, from the oldest on. `marking` may write more with each part of them."""
         fragment = self._fragment
 
-        def delete(items: list[Item]) -> None:
+        def delete(items: list[SequencedRecord]) -> None:
             self._delete_active(items)
-            if marking is not None:
-                marking(items)
+            if on_removed is not None:
+                on_removed(items)
 
-        Walk(fragment, fragment.holdings.active, fragment.out.__contains__, delete, wanted, done).begin(
-            fragment.holdings.low
-        )
+        RemovalScan(
+            fragment, fragment.message_table.active_prefix, fragment.in_flight.__contains__, delete, criteria, on_result
+        ).start(fragment.message_table.low_watermark)
 
-    def purge(self, wanted: Wanted, done: Done) -> None:
+    def purge(self, criteria: RemovalCriteria, on_result: OnRemoved) -> None:
         """Delete active messages as `remove_active`, and note on disk how far that went. StoreUnavailable.
 
         A reader of the fragment's log can tell by that mark that messages which it has not read are gone for good.
         Missing numbers do not say so: their messages may have been received.
         """
-        self._fragment.check_works()
+        self._fragment.check_available()
         self._fragment.check_loaded()
 
         def found(known: int | ServiceBusError) -> None:
             if isinstance(known, ServiceBusError):
-                done(known)
+                on_result(known)
                 return
             try:
-                self.remove_active(wanted, done, lambda items: self._mark(items, known))
+                self.remove_active(criteria, on_result, lambda items: self._write_purge_mark(items, known))
             except ServiceBusError as error:
-                done(error)
+                on_result(error)
 
-        self.find_purged(found)
+        self.find_purged_up_to(found)
 
-    def _mark(self, items: list[Item], known: int) -> None:
+    def _write_purge_mark(self, messages: list[SequencedRecord], purged_up_to: int) -> None:
         """Note the last purged message; the mark never goes back, also if a skipped message is purged later."""
-        last = max(known, items[-1][0])
-        self._fragment.journal.batch.put(self._mark_key, pack_sequence(last), Table.INDEX)
+        last = max(purged_up_to, messages[-1][0])
+        self._fragment.commit_log.batch.put(self._purged_key, pack_sequence(last), Table.INDEX)
 
-    def find_purged(self, found: Callable[[int | ServiceBusError], None]) -> None:
+    def find_purged_up_to(self, on_result: Callable[[int | ServiceBusError], None]) -> None:
         """Find the highest number of a message that was purged; 0 if none was."""
         fragment = self._fragment
-        life, number = fragment.life, 0
+        life, number = fragment.incarnation, 0
 
         def told(error: ServiceBusError | None) -> None:
-            found(number if error is None else error)
+            on_result(number if error is None else error)
 
         def read(values: list[bytes | None] | StoreError) -> None:
             nonlocal number
-            if not promise.is_open:
+            if not promise.is_pending:
                 return
-            if life != fragment.life or isinstance(values, StoreError):
-                promise.give(StoreUnavailable("the store failed before it told how far the fragment was purged"))
+            if life != fragment.incarnation or isinstance(values, StoreError):
+                promise.finish(StoreUnavailable("the store failed before it told how far the fragment was purged"))
                 return
             number = int.from_bytes(values[0] or b"")
-            promise.give(None)
+            promise.finish(None)
 
-        promise = fragment.journal.promise(told)
-        fragment.journal.get([self._mark_key], read, Table.INDEX)
+        promise = fragment.commit_log.watch_read(told)
+        fragment.commit_log.get([self._purged_key], read, Table.INDEX)
 
-    def remove_deferred(self, wanted: Wanted, done: Done) -> None:
+    def remove_deferred(self, criteria: RemovalCriteria, on_result: OnRemoved) -> None:
         """Delete deferred messages, from the oldest on."""
         fragment = self._fragment
-        is_out = fragment.deferred_out.__contains__
-        Walk(fragment, fragment.holdings.deferred, is_out, self._delete_deferred, wanted, done).begin(
-            fragment.holdings.first
-        )
+        is_out = fragment.deferred_in_flight.__contains__
+        RemovalScan(
+            fragment, fragment.message_table.deferred_prefix, is_out, self._delete_deferred, criteria, on_result
+        ).start(fragment.message_table.first_sequence)
 
-    def remove_scheduled(self, wanted: Wanted, done: Done) -> None:
+    def remove_scheduled(self, criteria: RemovalCriteria, on_result: OnRemoved) -> None:
         """Delete scheduled messages, in the order in which they were scheduled."""
         fragment = self._fragment
         schedule = fragment.schedule
-        Walk(fragment, fragment.holdings.scheduled, schedule.is_going, schedule.delete, wanted, done).begin(
-            fragment.holdings.first
-        )
+        RemovalScan(
+            fragment,
+            fragment.message_table.scheduled_prefix,
+            schedule.is_changing,
+            schedule.delete,
+            criteria,
+            on_result,
+        ).start(fragment.message_table.first_sequence)
 
-    def _delete_active(self, items: list[Item]) -> None:
+    def _delete_active(self, messages: list[SequencedRecord]) -> None:
         """All but the records themselves."""
-        fragment, holdings = self._fragment, self._fragment.holdings
-        numbers = [sequence for sequence, _ in items]
-        fragment.line.take_away(set(numbers))
-        fragment.out.add_leaving(numbers)
-        for sequence, record in items:
+        fragment, holdings = self._fragment, self._fragment.message_table
+        numbers = [sequence for sequence, _ in messages]
+        fragment.dispatcher.withdraw(set(numbers))
+        fragment.in_flight.add_deleting(numbers)
+        for sequence, record in messages:
             holdings.active_count -= 1
-            holdings.active_bytes -= weight_of(record)
-            if record[1] & IS_SPECIAL:
-                holdings.remove_rows(sequence, record)
+            holdings.active_bytes -= full_size_of(record)
+            if record[1] & HAS_EXTRA_ROWS:
+                holdings.remove_index_rows(sequence, record)
 
         def applied() -> None:
             for sequence in numbers:
-                fragment.out.remove(sequence)
+                fragment.in_flight.remove(sequence)
 
-        fragment.journal.add(fragment, 0, applied, ignore)
+        fragment.commit_log.add(fragment, 0, applied, ignore)
 
-    def _delete_deferred(self, items: list[Item]) -> None:
-        fragment, holdings = self._fragment, self._fragment.holdings
-        for sequence, record in items:
-            holdings.count_undeferred(sequence, len(record), session_of(record))
-            fragment.deferred_out[sequence] = Lock(0, sequence, len(record), NEVER_S)
+    def _delete_deferred(self, messages: list[SequencedRecord]) -> None:
+        fragment, holdings = self._fragment, self._fragment.message_table
+        for sequence, record in messages:
+            holdings.remove_deferred_index(sequence, len(record), session_id_of(record))
+            fragment.deferred_in_flight[sequence] = Lock(0, sequence, len(record), NEVER_EXPIRES_S)
 
         def applied() -> None:
-            for sequence, _ in items:
-                fragment.deferred_out.pop(sequence, None)
+            for sequence, _ in messages:
+                fragment.deferred_in_flight.pop(sequence, None)
 
-        fragment.journal.add(fragment, 0, applied, ignore)
+        fragment.commit_log.add(fragment, 0, applied, ignore)
 
     # --- by number ----------------------------------------------------------------------------------------------------
 
-    def remove_numbers(self, sequences: list[int], done: Callable[[list[int] | ServiceBusError], None]) -> None:
+    def remove_by_sequence(
+        self, sequences: list[int], on_result: Callable[[list[int] | ServiceBusError], None]
+    ) -> None:
         """Delete messages by their sequence numbers, whatever their state; `done` hears which were deleted.
 
         The others are not there, or someone has them.
         """
-        fragment, holdings = self._fragment, self._fragment.holdings
-        fragment.journal.check_works()
+        fragment, holdings = self._fragment, self._fragment.message_table
+        fragment.commit_log.check_available()
         fragment.check_loaded()
         removed: list[int] = []
-        asked = [sequence for sequence in sequences if sequence < holdings.shown.next]
+        asked = [sequence for sequence in sequences if sequence < holdings.committed.next_sequence]
         places = [
-            (holdings.active, fragment.out.__contains__, self._delete_active),
-            (holdings.deferred, fragment.deferred_out.__contains__, self._delete_deferred),
-            (holdings.scheduled, fragment.schedule.is_going, fragment.schedule.delete),
+            (holdings.active_prefix, fragment.in_flight.__contains__, self._delete_active),
+            (holdings.deferred_prefix, fragment.deferred_in_flight.__contains__, self._delete_deferred),
+            (holdings.scheduled_prefix, fragment.schedule.is_changing, fragment.schedule.delete),
         ]
 
         def visit(number: int, record: bytes | None) -> None:
@@ -257,14 +279,16 @@ class Removal:
             place, is_out, delete = places[number % len(places)]
             if record is not None and not is_out(sequence):
                 delete([(sequence, record)])
-                fragment.journal.batch.delete(place + pack_sequence(sequence))
+                fragment.commit_log.batch.delete(place + pack_sequence(sequence))
                 removed.append(sequence)
 
         def looked_up(error: ServiceBusError | None) -> None:
             if error is not None:
-                done(error)
+                on_result(error)
                 return
-            fragment.journal.add(fragment, 0, do_nothing, lambda error: done(error if error is not None else removed))
+            fragment.commit_log.add(
+                fragment, 0, do_nothing, lambda error: on_result(error if error is not None else removed)
+            )
 
         keys = [place + pack_sequence(sequence) for sequence in asked for place, _, _ in places]
-        look_up(fragment, keys, visit, looked_up)
+        look_up_records(fragment, keys, visit, looked_up)

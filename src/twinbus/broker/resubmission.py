@@ -10,53 +10,53 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.locks import NEVER_S, Lock
-from twinbus.broker.lookup import look_up
-from twinbus.broker.ports.incoming import Parcel
-from twinbus.broker.record import make_record, render_open, take_apart, without_properties
-from twinbus.broker.settlement import NOTED
+from twinbus.broker.locks import NEVER_EXPIRES_S, Lock
+from twinbus.broker.lookup import look_up_records
+from twinbus.broker.ports.incoming import IncomingBatch
+from twinbus.broker.record import make_record, parse_record, render_unlocked, without_properties
+from twinbus.broker.settlement import DEAD_LETTER_PROPERTY_NAMES
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.intake import Intake
+    from twinbus.broker.intake import MessageIntake
     from twinbus.broker.receivable_part import ReceivablePart
 
 
 class Resubmission:
     """The way back of one queue's dead letters."""
 
-    def __init__(self, queue: ReceivablePart) -> None:
+    def __init__(self, part: ReceivablePart) -> None:
         """Made by its part."""
-        self._queue = queue
+        self._part = part
 
     def resubmit(
         self,
         sequences: list[int],
         edited: bytes | None,
-        intake: Intake,
-        done: Callable[[list[int] | ServiceBusError], None],
+        intake: MessageIntake,
+        on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
         """Make dead letters active: all of them, or none. `done` hears their new sequence numbers.
 
         `edited` is what the one message is from now on, as a client would send it.
         """
-        dead = self._queue.dead_letters
-        self._queue.entity.check_sends()
-        dead.journal.check_takes_sends()
+        dead = self._part.dead_letters
+        self._part.entity.check_send_enabled()
+        dead.commit_log.check_accepts_sends()
         dead.check_loaded()
         taken: list[tuple[Lock, bytes]] = []
-        life = dead.life
+        life = dead.incarnation
 
         def visit(place: int, record: bytes | None) -> None:
             """Nobody else has it from now on, however many are still to be read."""
             sequence = sequences[place]
-            if record is not None and sequence not in dead.out:
-                lock = Lock(0, sequence, len(record), NEVER_S)
-                dead.line.take_away({sequence})
-                dead.out.add([lock])
+            if record is not None and sequence not in dead.in_flight:
+                lock = Lock(0, sequence, len(record), NEVER_EXPIRES_S)
+                dead.dispatcher.withdraw({sequence})
+                dead.in_flight.add([lock])
                 taken.append((lock, record))
 
         def looked_up(error: ServiceBusError | None) -> None:
@@ -67,37 +67,41 @@ class Resubmission:
             try:
                 if error is not None:
                     raise error
-                parcel = self._read_anew([record for _, record in taken], edited, intake)
+                parcel = self._parse_again([record for _, record in taken], edited, intake)
                 growth = sum([len(record) for record in parcel.records]) - sum([lock.size for lock, _ in taken])
                 if growth > 0:
-                    self._queue.check_room(growth)
-                self._move([lock for lock, _ in taken], parcel, done)
+                    self._part.check_quota(growth)
+                self._move([lock for lock, _ in taken], parcel, on_result)
             except ServiceBusError as problem:
-                if life == dead.life:
+                if life == dead.incarnation:
                     for lock, record in taken:
-                        dead.bring_back(lock, record)
-                done(problem)
-                dead.line.dispatch()
+                        dead.requeue(lock, record)
+                on_result(problem)
+                dead.dispatcher.dispatch()
 
-        place = dead.holdings.active
-        look_up(dead, [place + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
+        place = dead.message_table.active_prefix
+        look_up_records(dead, [place + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
-    def _move(self, locks: list[Lock], parcel: Parcel, done: Callable[[list[int] | ServiceBusError], None]) -> None:
+    def _move(
+        self, locks: list[Lock], batch: IncomingBatch, on_result: Callable[[list[int] | ServiceBusError], None]
+    ) -> None:
         numbers: list[int] = []
-        first = self._queue.main.enqueue(parcel.records, lambda error: done(error if error is not None else numbers))
-        numbers.extend(range(first, first + len(parcel.records)))
-        self._queue.dead_letters.remove(locks, ignore)
+        first = self._part.main.enqueue(batch.records, lambda error: on_result(error if error is not None else numbers))
+        numbers.extend(range(first, first + len(batch.records)))
+        self._part.dead_letters.remove(locks, ignore)
 
-    def _read_anew(self, records: list[bytes], edited: bytes | None, intake: Intake) -> Parcel:
-        parcel, now_ms = Parcel(), self._queue.main.clock.wall_ms()
+    def _parse_again(self, records: list[bytes], edited: bytes | None, intake: MessageIntake) -> IncomingBatch:
+        parcel, now_ms = IncomingBatch(), self._part.main.clock.wall_ms()
         for record in records:
             payload = edited if edited is not None else _as_sent(record)
-            intake.add_to(parcel, payload, 0, now_ms, self._queue.terms)
-        if parcel.pings:
+            intake.add_to(parcel, payload, 0, now_ms, self._part.validation_policy)
+        if parcel.ping_count:
             raise InvalidArgument("a ping cannot be stored")
         return parcel
 
 
 def _as_sent(record: bytes) -> bytes:
-    parts = take_apart(record)
-    return render_open(make_record(parts._replace(bare=without_properties(parts.bare, NOTED))), 0)
+    parts = parse_record(record)
+    return render_unlocked(
+        make_record(parts._replace(bare_message=without_properties(parts.bare_message, DEAD_LETTER_PROPERTY_NAMES))), 0
+    )

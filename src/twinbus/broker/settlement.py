@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.keys import pack_sequence
-from twinbus.broker.locks import NEVER_S, Lock
+from twinbus.broker.locks import NEVER_EXPIRES_S, Lock
 from twinbus.broker.ports.fragment import SettlementPort
-from twinbus.broker.ports.settlement import How, lock_lost, reasons
+from twinbus.broker.ports.settlement import Disposition, dead_letter_properties, lock_lost_error
 from twinbus.broker.record import (
     ACTIVE_STATE,
     NEVER_MS,
+    as_deferred,
     change_record,
     make_record,
-    numbered,
-    session_of,
-    set_aside,
-    shared_of,
-    take_apart,
+    parse_record,
+    session_id_of,
+    shared_body_of,
+    with_original_sequence,
 )
 from twinbus.model.callbacks import do_nothing, ignore
 from twinbus.model.errors import (
@@ -39,35 +39,35 @@ from twinbus.store.protocol import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from twinbus.broker.agenda import Moments
+    from twinbus.broker.agenda import TimeEntries
     from twinbus.broker.clock import Timer
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.consumer import Consumer
 
-EXPIRE_AT_ONCE: Final = 500
+EXPIRY_BATCH_SIZE: Final = 500
 """Locks that are ended in one turn when many expire."""
-READ_AT_ONCE: Final = 500
+READ_BATCH_SIZE: Final = 500
 """Messages that are read and changed in one turn, if many come back together."""
-_PAUSE_S: Final = 0.01
+_MIN_EXPIRY_DELAY_S: Final = 0.01
 
-REASON_BYTES: Final = 512
+DEAD_LETTER_SPARE_BYTES: Final = 512
 """What a reason may add to a message that is dead-lettered, also in a full entity and on a full disk: dead-lettering is
 a way to get on with the messages there. A message is dead-lettered once, so it grows by this once."""
-NOTED: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
+DEAD_LETTER_PROPERTY_NAMES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
 """Properties that a message gets when it is dead-lettered."""
-MARK_BYTES: Final = 64
+DEFERRAL_SPARE_BYTES: Final = 64
 """What a deferral may add, also to a full entity and on a full disk: the mark of a possible duplicate, once. If it were
 refused, the message would be delivered again at once, and again, while those behind it in its session are deferred."""
 
 LONG_AGO_S: Final = float("-inf")
 """No lock has expired by then."""
 
-Held: TypeAlias = "tuple[Lock, bytes]"
+InFlightRecord: TypeAlias = "tuple[Lock, bytes]"
 """A message that is out: as what, and its record."""
 
 
-_SPARE: Final = {How.DEAD_LETTER: REASON_BYTES, How.DEFER: MARK_BYTES}
+_SPARE_BYTES: Final = {Disposition.DEAD_LETTER: DEAD_LETTER_SPARE_BYTES, Disposition.DEFER: DEFERRAL_SPARE_BYTES}
 
 
 class Settlement(SettlementPort):
@@ -76,106 +76,106 @@ class Settlement(SettlementPort):
     def __init__(self, fragment: Fragment) -> None:
         """Made by its fragment."""
         self._fragment = fragment
-        self._watch: Timer | None = None
-        self._watch_s = 0.0
+        self._expiry_timer: Timer | None = None
+        self._expiry_timer_s = 0.0
         self._is_expiring = False
-        self._is_expiry_put_off = False
+        self._is_expiry_postponed = False
         self._last_deferral = 0
-        self._deferrals: set[int] = set()
+        self._pending_deferrals: set[int] = set()
         """Numbers of deferrals that have begun and are not on disk."""
-        self._after_deferrals: list[tuple[int, Callable[[], None]]] = []
+        self._waiting_for_deferrals: list[tuple[int, Callable[[], None]]] = []
         """What waits for them, with the number of the last one that it waits for."""
 
     # --- what receivers ask -------------------------------------------------------------------------------------------
 
-    def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+    def complete(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
         """Delete messages that are locked. Returns those whose lock is lost; `answer` hears of the others."""
-        locks, lost = self._take(numbers)
+        locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
-            self._fragment.remove(locks, answer)
+            self._fragment.remove(locks, on_done)
         return lost
 
-    def release(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+    def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
         """Give messages back as they are: nobody has seen them."""
-        locks, lost = self._take(numbers)
+        locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
-            self._read(locks, self._in_order(answer), self._return_unchanged)
+            self._read(locks, self._keep_order(on_done), self._return_unchanged)
         return lost
 
-    def free(self, numbers: Iterable[int]) -> None:
+    def reclaim(self, lock_numbers: Iterable[int]) -> None:
         """Give messages back at once, when their receiver is gone for good; they come with a delivery on their count.
 
         Nothing is written: before they were handed to an exclusive receiver, that was noted (`redelivery`). So this
         works while the disk does not answer, too, and for locks that have expired meanwhile.
         """
-        locks = self._end_locks(numbers, LONG_AGO_S)[0]
-        self._fragment.redelivery.take_back([lock.sequence for lock in locks])
+        locks = self._end_locks(lock_numbers, LONG_AGO_S)[0]
+        self._fragment.redelivery.add_reclaimed([lock.sequence for lock in locks])
         for lock in locks:
-            self._fragment.forget(lock)
+            self._fragment.end_in_flight(lock)
             if not lock.is_deferred:
-                self._fragment.line.read_again(lock.sequence)
+                self._fragment.dispatcher.requeue_unread(lock.sequence)
 
     def abandon(
-        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+        self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
         """Give messages back with a delivery more on their count, and perhaps with changed properties."""
-        locks, lost = self._take(numbers)
+        locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
-            answer = self._in_order(answer)
-            self._read(locks, answer, lambda found, answer: self._return_counted(found, answer, properties))
+            on_done = self._keep_order(on_done)
+            self._read(locks, on_done, lambda found, answer: self._write_returned(found, answer, properties))
         return lost
 
-    def _in_order(self, answer: Answered) -> Answered:
+    def _keep_order(self, on_done: OnDone) -> OnDone:
         """An exclusive receiver gets nothing that is behind messages on their way back before these are there."""
         redelivery = self._fragment.redelivery
-        return redelivery.hold_up(answer) if redelivery.noted else answer
+        return redelivery.block_until_returned(on_done) if redelivery.noted_blocks else on_done
 
     def defer(
-        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+        self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
         """Set messages aside: whoever wants one has to know its sequence number. That is not counted as a delivery."""
-        locks, lost = self._take(numbers)
+        locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
-            answer = self._deferring(answer)
-            self._read(locks, answer, lambda found, answer: self._set_aside(found, answer, properties))
+            on_done = self._track_deferral(on_done)
+            self._read(locks, on_done, lambda found, answer: self._defer(found, answer, properties))
         return lost
 
-    def _deferring(self, answer: Answered) -> Answered:
+    def _track_deferral(self, on_done: OnDone) -> OnDone:
         """Note a deferral that has begun, until it is answered."""
         self._last_deferral += 1
         number = self._last_deferral
-        self._deferrals.add(number)
+        self._pending_deferrals.add(number)
 
         def deferred(error: ServiceBusError | None) -> None:
-            self._deferrals.discard(number)
-            answer(error)
-            if self._after_deferrals:
-                self._tell_deferred()
+            self._pending_deferrals.discard(number)
+            on_done(error)
+            if self._waiting_for_deferrals:
+                self._run_after_deferrals()
 
         return deferred
 
-    def after_deferrals(self, then: Callable[[], None]) -> None:
+    def after_deferrals(self, call: Callable[[], None]) -> None:
         """Call `then` when the deferrals that have begun are on disk; at once if there are none.
 
         A receiver that takes the place of another one looks for deferred messages before it receives anything. One that
         it does not find because its deferral is still being written would come behind later messages of its session.
         """
-        if self._deferrals:
-            self._after_deferrals.append((self._last_deferral, then))
+        if self._pending_deferrals:
+            self._waiting_for_deferrals.append((self._last_deferral, call))
         else:
-            then()
+            call()
 
-    def _tell_deferred(self) -> None:
-        first = min(self._deferrals) if self._deferrals else self._last_deferral + 1
-        ready = [then for last, then in self._after_deferrals if last < first]
-        self._after_deferrals = [item for item in self._after_deferrals if item[0] >= first]
+    def _run_after_deferrals(self) -> None:
+        first = min(self._pending_deferrals) if self._pending_deferrals else self._last_deferral + 1
+        ready = [then for last, then in self._waiting_for_deferrals if last < first]
+        self._waiting_for_deferrals = [item for item in self._waiting_for_deferrals if item[0] >= first]
         for then in ready:
             then()
 
     def dead_letter(
         self,
-        numbers: Iterable[int],
-        answer: Answered,
+        lock_numbers: Iterable[int],
+        on_done: OnDone,
         *,
         reason: str | None = None,
         description: str | None = None,
@@ -183,341 +183,364 @@ class Settlement(SettlementPort):
     ) -> list[int]:
         """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
         if self._fragment.dead_letters is None:
-            return self.abandon(numbers, answer, _unexplained(properties))
-        changes = dict(properties or {}) | reasons(reason, description)
-        locks, lost = self._take(numbers)
+            return self.abandon(lock_numbers, on_done, _without_reasons(properties))
+        changes = dict(properties or {}) | dead_letter_properties(reason, description)
+        locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
-            self._read(locks, answer, lambda found, answer: self._bury_all(found, answer, changes))
+            self._read(locks, on_done, lambda found, answer: self._dead_letter_all(found, answer, changes))
         return lost
 
-    def renew(self, number: int) -> int:
+    def renew(self, lock_number: int) -> int:
         """Let a lock last its duration from now; the time on the wall clock until when. MessageLockLost."""
         fragment = self._fragment
-        fragment.journal.check_works()
+        fragment.commit_log.check_available()
         now_s, duration_ms = fragment.clock.monotonic_s(), fragment.policy.lock_duration_ms
-        lock = fragment.locks.by_number.get(number)
-        if lock is not None and lock.session is not None:
+        lock = fragment.locks.by_number.get(lock_number)
+        if lock is not None and lock.session_id is not None:
             raise NotAllowed("the message is locked as long as its session is: renew the lock of that")
-        if not fragment.locks.renew(number, now_s, now_s + duration_ms / 1000):
-            raise lock_lost()
-        self.watch(now_s + duration_ms / 1000)
+        if not fragment.locks.renew(lock_number, now_s, now_s + duration_ms / 1000):
+            raise lock_lost_error()
+        self.schedule_expiry(now_s + duration_ms / 1000)
         return fragment.clock.wall_ms() + duration_ms
 
-    def renew_lock(self, number: int, done: Callable[[int | ServiceBusError], None]) -> None:
+    def renew_lock(self, lock_number: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
         """Renew a lock, and tell until when."""
-        done(self.renew(number))
+        on_result(self.renew(lock_number))
 
-    def find_locked(self, number: int, done: Callable[[tuple[int, str | None] | ServiceBusError], None]) -> None:
+    def find_locked_message(
+        self, lock_number: int, on_result: Callable[[tuple[int, str | None] | ServiceBusError], None]
+    ) -> None:
         """Find the message that a lock is on. Its record is not in memory."""
-        lock = self._fragment.locks.by_number.get(number)
-        if lock is None or not self.holds(number):
-            raise lock_lost()
-        holdings, sequence = self._fragment.holdings, lock.sequence
+        lock = self._fragment.locks.by_number.get(lock_number)
+        if lock is None or not self.is_lock_valid(lock_number):
+            raise lock_lost_error()
+        holdings, sequence = self._fragment.message_table, lock.sequence
 
         def read(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
-                done(StoreUnavailable("the store failed before the message was found: try again in a moment"))
+                on_result(StoreUnavailable("the store failed before the message was found: try again in a moment"))
                 return
             record = values[0]
-            done((sequence, message_id_text(Message(take_apart(record).bare)) if record is not None else None))
+            on_result(
+                (sequence, message_id_text(Message(parse_record(record).bare_message)) if record is not None else None)
+            )
 
-        area = holdings.deferred if lock.is_deferred else holdings.active
-        self._fragment.journal.get([area + pack_sequence(sequence)], read)
+        area = holdings.deferred_prefix if lock.is_deferred else holdings.active_prefix
+        self._fragment.commit_log.get([area + pack_sequence(sequence)], read)
 
-    def holds(self, number: int, holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
+    def is_lock_valid(
+        self, lock_number: int, session_holder_of: Callable[[bytes], Consumer | None] | None = None
+    ) -> bool:
         """Whether a lock is there, has not expired, and may be ended by the caller.
 
         The messages of a session may be settled by the receiver that holds the session and by nobody else: `holder_of`
         gives the caller's receiver that holds a session, or None.
         """
         now_s = self._fragment.clock.monotonic_s()
-        lock = self._fragment.locks.by_number.get(number)
+        lock = self._fragment.locks.by_number.get(lock_number)
         if lock is None or lock.deadline_s <= now_s:
             return False
         if self._fragment.sessions is None:
             return True
-        session, hold = lock.session, lock.hold
-        if holder_of is None or session is None or hold is None or hold.is_over or hold.deadline_s <= now_s:
+        session, hold = lock.session_id, lock.session_lock
+        if session_holder_of is None or session is None or hold is None or hold.has_ended or hold.deadline_s <= now_s:
             return False
-        return holder_of(session) is hold.consumer
+        return session_holder_of(session) is hold.consumer
 
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
-    def set_apart(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
+    def reserve_locks(self, lock_numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         """Locked messages that nobody else settles, and that do not expire, until it is known what becomes of them.
 
         And those whose lock is lost.
         """
-        return self._take(numbers)
+        return self._end_valid_locks(lock_numbers)
 
-    def put_back(self, locks: list[Lock]) -> None:
+    def restore_locks(self, locks: list[Lock]) -> None:
         """What was set apart is locked as it was before; where its time is over meanwhile, that ends it now.
 
         Where its session is not its receiver's any more, it is free.
         """
         fragment = self._fragment
-        free = [lock for lock in locks if lock.hold is not None and lock.hold.is_over]
-        kept = [lock for lock in locks if lock.hold is None or not lock.hold.is_over]
+        free = [lock for lock in locks if lock.session_lock is not None and lock.session_lock.has_ended]
+        kept = [lock for lock in locks if lock.session_lock is None or not lock.session_lock.has_ended]
         for lock in kept:
-            fragment.locks.put_back(lock)
-            self.watch(lock.deadline_s)
+            fragment.locks.restore(lock)
+            self.schedule_expiry(lock.deadline_s)
         if fragment.sessions is not None:
-            fragment.sessions.note_locks(kept)
+            fragment.sessions.attach_locks(kept)
         if free:
             self._read(free, ignore, self._return_unchanged)
 
     def prepare(
-        self, how: How, locks: list[Lock], records: Mapping[int, bytes], properties: Mapping[str, object]
+        self,
+        disposition: Disposition,
+        locks: list[Lock],
+        records: Mapping[int, bytes],
+        properties: Mapping[str, object],
     ) -> Callable[[], None]:
         """What settles messages that were set apart, in the batch of the turn in which it is called.
 
         `records` are theirs, but for those to be completed. MessageTooLarge if they cannot be changed so.
         """
-        if how is How.COMPLETE:
+        if disposition is Disposition.COMPLETE:
             return lambda: self._fragment.remove(locks, ignore)
         found = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
-        changed = [(lock, self._changed(record, properties)) for lock, record in found]
-        self._check_growth(found, changed, spare=_SPARE.get(how, 0))
-        if how is How.RELEASE:
+        changed = [(lock, self._change(record, properties)) for lock, record in found]
+        self._check_growth(found, changed, spare=_SPARE_BYTES.get(disposition, 0))
+        if disposition is Disposition.RELEASE:
             return lambda: self._return_unchanged(found, ignore)
-        if how is How.DEFER:
-            return lambda: self._set_aside(found, ignore, properties, is_checked=True)
-        if how is How.DEAD_LETTER and self._fragment.dead_letters is not None:
-            return lambda: self._bury_all(found, ignore, properties, is_checked=True)
-        kept = _unexplained(properties) if how is How.DEAD_LETTER else properties
-        return lambda: self._return_counted(found, ignore, kept, is_checked=True)
+        if disposition is Disposition.DEFER:
+            return lambda: self._defer(found, ignore, properties, is_checked=True)
+        if disposition is Disposition.DEAD_LETTER and self._fragment.dead_letters is not None:
+            return lambda: self._dead_letter_all(found, ignore, properties, is_checked=True)
+        kept = _without_reasons(properties) if disposition is Disposition.DEAD_LETTER else properties
+        return lambda: self._write_returned(found, ignore, kept, is_checked=True)
 
-    def _take(self, numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
-        self._fragment.journal.check_works()
-        return self._end_locks(numbers, self._fragment.clock.monotonic_s())
+    def _end_valid_locks(self, lock_numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
+        self._fragment.commit_log.check_available()
+        return self._end_locks(lock_numbers, self._fragment.clock.monotonic_s())
 
-    def _end_locks(self, numbers: Iterable[int], now_s: float) -> tuple[list[Lock], list[int]]:
+    def _end_locks(self, lock_numbers: Iterable[int], now_s: float) -> tuple[list[Lock], list[int]]:
         """End locks that have not expired by `now_s`. Returns them, and the numbers of those that have."""
         take, sessions = self._fragment.locks.take, self._fragment.sessions
         found, lost = [], []
-        for number in numbers:
+        for number in lock_numbers:
             lock = take(number, now_s)
             if lock is None:
                 lost.append(number)
                 continue
             if sessions is not None:
-                sessions.note_end(lock)
+                sessions.detach_lock(lock)
             found.append(lock)
         return found, lost
 
     # --- what is done with messages that are out ----------------------------------------------------------------------
 
-    def return_counted(self, locks: list[Lock], answer: Answered) -> None:
+    def return_with_count(self, locks: list[Lock], on_done: OnDone) -> None:
         """Give back messages whose time is over: a delivery more on their count."""
-        self._read(locks, answer, lambda found, answer: self._return_counted(found, answer, None))
+        self._read(locks, on_done, lambda found, answer: self._write_returned(found, answer, None))
 
-    def _read(self, locks: list[Lock], answer: Answered, then: Callable[[list[Held], Answered], None]) -> None:
+    def _read(
+        self, locks: list[Lock], on_done: OnDone, on_read: Callable[[list[InFlightRecord], OnDone], None]
+    ) -> None:
         """Read the records of messages that are out, a part of them in each turn."""
-        if len(locks) <= READ_AT_ONCE:
-            self._read_part(locks, answer, then)
+        if len(locks) <= READ_BATCH_SIZE:
+            self._read_batch(locks, on_done, on_read)
             return
 
         def go_on(error: ServiceBusError | None) -> None:
-            told = answer if error is None else lambda _: answer(error)
-            self._read(locks[READ_AT_ONCE:], told, then)
+            told = on_done if error is None else lambda _: on_done(error)
+            self._read(locks[READ_BATCH_SIZE:], told, on_read)
 
-        self._read_part(locks[:READ_AT_ONCE], go_on, then)
+        self._read_batch(locks[:READ_BATCH_SIZE], go_on, on_read)
 
-    def _read_part(self, locks: list[Lock], answer: Answered, then: Callable[[list[Held], Answered], None]) -> None:
+    def _read_batch(
+        self, locks: list[Lock], on_done: OnDone, on_read: Callable[[list[InFlightRecord], OnDone], None]
+    ) -> None:
         fragment = self._fragment
-        life = fragment.life
+        life = fragment.incarnation
 
         def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.life or isinstance(values, StoreError):
-                answer(StoreUnavailable("the store failed before the message was given back; its lock is void"))
-                if isinstance(values, StoreError) and life == fragment.life:
-                    fragment.journal.fail(str(values))
+            if life != fragment.incarnation or isinstance(values, StoreError):
+                on_done(StoreUnavailable("the store failed before the message was given back; its lock is void"))
+                if isinstance(values, StoreError) and life == fragment.incarnation:
+                    fragment.commit_log.fail(str(values))
                 return
             found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
             try:
-                then(found, answer)
+                on_read(found, on_done)
             except (MessageTooLarge, QuotaExceeded, StoreUnavailable) as error:
                 refusal = error
                 for lock, _ in found:
-                    fragment.redelivery.take_back_noted(lock.sequence)  # its receiver had something to say of it
-                self._return_unchanged(found, lambda _: answer(refusal))
+                    fragment.redelivery.add_reclaimed_if_noted(lock.sequence)  # its receiver had something to say of it
+                self._return_unchanged(found, lambda _: on_done(refusal))
             except Exception:
                 fault = InternalFault("the message could not be changed; it is there as it was")
-                self._return_unchanged(found, lambda _: answer(fault))  # it must not be kept out for ever
+                self._return_unchanged(found, lambda _: on_done(fault))  # it must not be kept out for ever
                 raise
 
-        holdings = fragment.holdings
-        places = [holdings.deferred if lock.is_deferred else holdings.active for lock in locks]
+        holdings = fragment.message_table
+        places = [holdings.deferred_prefix if lock.is_deferred else holdings.active_prefix for lock in locks]
         keys = [place + pack_sequence(lock.sequence) for place, lock in zip(places, locks, strict=True)]
         fragment.read(keys, read)
 
-    def _return_unchanged(self, found: list[Held], answer: Answered) -> None:
-        for lock, record in found:
-            self._fragment.bring_back(lock, record)
-        answer(None)
-        self._fragment.line.dispatch()
+    def _return_unchanged(self, messages: list[InFlightRecord], on_done: OnDone) -> None:
+        for lock, record in messages:
+            self._fragment.requeue(lock, record)
+        on_done(None)
+        self._fragment.dispatcher.dispatch()
 
-    def _return_counted(
+    def _write_returned(
         self,
-        found: list[Held],
-        answer: Answered,
+        messages: list[InFlightRecord],
+        on_done: OnDone,
         properties: Mapping[str, object] | None,
         *,
         is_checked: bool = False,
     ) -> None:
         fragment = self._fragment
         most = fragment.policy.max_delivery_count
-        returned: list[Held] = []
-        exhausted_ones: list[Held] = []
-        for lock, record in found:  # nothing is put into the batch before all could be changed
-            count = take_apart(record).delivery_count + 1
+        returned: list[InFlightRecord] = []
+        exhausted_ones: list[InFlightRecord] = []
+        for lock, record in messages:  # nothing is put into the batch before all could be changed
+            count = parse_record(record).delivery_count + 1
             if most is not None and count >= most:
-                exhausted_ones.append((lock, self._changed(record, properties, delivery_count=count)))
+                exhausted_ones.append((lock, self._change(record, properties, delivery_count=count)))
             else:
-                returned.append((lock, self._changed(record, properties, delivery_count=count)))
+                returned.append((lock, self._change(record, properties, delivery_count=count)))
         if properties and not is_checked:
-            self._check_growth(found, returned + exhausted_ones)
+            self._check_growth(messages, returned + exhausted_ones)
         for lock, changed in exhausted_ones:
             assert most is not None
-            self._bury(lock, change_record(changed, properties=exhausted(most)))
+            self._dead_letter_one(lock, change_record(changed, properties=max_delivery_count_properties(most)))
         growth = 0
         for lock, changed in returned:
             growth += len(changed) - lock.size
-            fragment.holdings.rewrite(lock, changed)
+            fragment.message_table.rewrite(lock, changed)
 
         def applied() -> None:
             fragment.redelivery.forget([lock.sequence for lock, _ in returned])
             for lock, record in returned:
-                fragment.bring_back(lock, record)
+                fragment.requeue(lock, record)
 
-        fragment.journal.add(fragment, max(0, growth), applied, answer)
+        fragment.commit_log.add(fragment, max(0, growth), applied, on_done)
 
-    def _set_aside(
+    def _defer(
         self,
-        found: list[Held],
-        answer: Answered,
+        messages: list[InFlightRecord],
+        on_done: OnDone,
         properties: Mapping[str, object] | None,
         *,
         is_checked: bool = False,
     ) -> None:
         fragment = self._fragment
-        changed = [(lock, self._changed(record, properties)) for lock, record in found] if properties else found
+        changed = [(lock, self._change(record, properties)) for lock, record in messages] if properties else messages
         if properties and not is_checked:
-            self._check_growth(found, changed, spare=MARK_BYTES)
-        deferred = [(lock, set_aside(record)) for lock, record in changed]
+            self._check_growth(messages, changed, spare=DEFERRAL_SPARE_BYTES)
+        deferred = [(lock, as_deferred(record)) for lock, record in changed]
         for lock, record in deferred:
             if lock.is_deferred:
-                fragment.holdings.rewrite(lock, record)
+                fragment.message_table.rewrite(lock, record)
             else:
-                fragment.holdings.defer(lock, record)
-                fragment.out.leave(lock.sequence)
+                fragment.message_table.defer(lock, record)
+                fragment.in_flight.mark_deleting(lock.sequence)
 
         def applied() -> None:
             for lock, _ in deferred:
-                fragment.forget(lock)
+                fragment.end_in_flight(lock)
 
-        fragment.journal.add(fragment, 0, applied, answer)
+        fragment.commit_log.add(fragment, 0, applied, on_done)
 
-    def _bury_all(
-        self, found: list[Held], answer: Answered, changes: Mapping[str, object], *, is_checked: bool = False
+    def _dead_letter_all(
+        self,
+        messages: list[InFlightRecord],
+        on_done: OnDone,
+        changes: Mapping[str, object],
+        *,
+        is_checked: bool = False,
     ) -> None:
-        changed = [(lock, self._changed(record, changes)) for lock, record in found]
+        changed = [(lock, self._change(record, changes)) for lock, record in messages]
         if changes and not is_checked:
-            self._check_growth(found, changed, spare=REASON_BYTES)
+            self._check_growth(messages, changed, spare=DEAD_LETTER_SPARE_BYTES)
         for lock, record in changed:
-            self._bury(lock, record)
-        self._fragment.journal.add(self._fragment, 0, do_nothing, answer)
+            self._dead_letter_one(lock, record)
+        self._fragment.commit_log.add(self._fragment, 0, do_nothing, on_done)
 
-    def _check_growth(self, found: list[Held], changed: list[Held], *, spare: int = 0) -> None:
+    def _check_growth(self, original: list[InFlightRecord], changed: list[InFlightRecord], *, spare: int = 0) -> None:
         """Refuse properties that a receiver adds to messages if they do not fit; up to `spare` bytes always fit.
 
         QuotaExceeded if the entity is full, StoreUnavailable if the disk is.
         """
-        before = {lock: len(record) for lock, record in found}
+        before = {lock: len(record) for lock, record in original}
         growths = [len(record) - before[lock] for lock, record in changed]
         growth = sum([one for one in growths if one > spare])
         if growth:
-            self._fragment.journal.check_has_space()
-            self._fragment.check_room(growth)
+            self._fragment.commit_log.check_disk_space()
+            self._fragment.check_quota(growth)
 
-    def _changed(
+    def _change(
         self, record: bytes, properties: Mapping[str, object] | None, *, delivery_count: int | None = None
     ) -> bytes:
         """A message as its receiver wants it to be. MessageTooLarge if that is more than may be."""
         changed = change_record(record, delivery_count=delivery_count, properties=properties)
         most = self._fragment.policy.max_properties_bytes
         if properties and len(changed) > len(record):
-            size = Message(take_apart(changed).bare).size_of(Section.APPLICATION_PROPERTIES)
+            size = Message(parse_record(changed).bare_message).size_of(Section.APPLICATION_PROPERTIES)
             if size > most:
                 raise MessageTooLarge(f"the message would have {size} bytes of properties; it can have {most}")
         return changed
 
-    def _bury(self, lock: Lock, record: bytes) -> None:
+    def _dead_letter_one(self, lock: Lock, record: bytes) -> None:
         """Move one message to the dead-letter queue, in the batch of this turn."""
         fragment = self._fragment
         dead_letters = fragment.dead_letters
         assert dead_letters is not None
         fragment.remove([lock], ignore)
-        parts = numbered(take_apart(record), lock.sequence)
-        parts = parts._replace(state=ACTIVE_STATE, alarm_ms=NEVER_MS, session=None, shared=0)
-        if fragment.redelivery.was_delivered(lock.sequence):
+        parts = with_original_sequence(parse_record(record), lock.sequence)
+        parts = parts._replace(state=ACTIVE_STATE, due_ms=NEVER_MS, session_id=None, shared_body=0)
+        if fragment.redelivery.may_have_been_delivered(lock.sequence):
             parts = parts._replace(delivery_count=max(1, parts.delivery_count))
-        dead_letters.take_in(make_record(parts))
+        dead_letters.store_moved(make_record(parts))
 
     # --- locks that expire --------------------------------------------------------------------------------------------
 
-    def watch(self, deadline_s: float) -> None:
+    def schedule_expiry(self, deadline_s: float) -> None:
         """Look at the locks when this deadline is over, or before."""
-        if self._watch is not None:
-            if self._watch_s <= deadline_s:
+        if self._expiry_timer is not None:
+            if self._expiry_timer_s <= deadline_s:
                 return
-            self._watch.cancel()
-        self._watch_s = max(deadline_s, self._fragment.clock.monotonic_s() + _PAUSE_S)
-        self._watch = self._fragment.timers.call_at(self._watch_s, self._expire)
+            self._expiry_timer.cancel()
+        self._expiry_timer_s = max(deadline_s, self._fragment.clock.monotonic_s() + _MIN_EXPIRY_DELAY_S)
+        self._expiry_timer = self._fragment.timers.call_at(self._expiry_timer_s, self._expire)
 
     def _expire(self) -> None:
         fragment = self._fragment
-        self._watch = None
-        if fragment.journal.trouble is not None:
-            self._is_expiry_put_off = True  # until the store speaks again
+        self._expiry_timer = None
+        if fragment.commit_log.unavailable_reason is not None:
+            self._is_expiry_postponed = True  # until the store speaks again
             return
         if not self._is_expiring:
-            expired = fragment.locks.take_expired(fragment.clock.monotonic_s(), EXPIRE_AT_ONCE)
+            expired = fragment.locks.take_expired(fragment.clock.monotonic_s(), EXPIRY_BATCH_SIZE)
             if expired:
                 self._is_expiring = True
-                self.return_counted(expired, self._in_order(self._expired))
+                self.return_with_count(expired, self._keep_order(self._on_expired))
         deadline_s = fragment.locks.next_deadline_s()
         if deadline_s is not None:
-            self.watch(deadline_s)
+            self.schedule_expiry(deadline_s)
 
-    def _expired(self, _error: ServiceBusError | None) -> None:
+    def _on_expired(self, _error: ServiceBusError | None) -> None:
         """Locks that expired are dealt with: the next may follow."""
         self._is_expiring = False
 
-    def settled_down(self) -> None:
+    def resume(self) -> None:
         """The store speaks again."""
-        if self._is_expiry_put_off:
-            self._is_expiry_put_off = False
+        if self._is_expiry_postponed:
+            self._is_expiry_postponed = False
             self._expire()
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """All locks are void."""
-        self._is_expiring = self._is_expiry_put_off = False
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        self._is_expiring = self._is_expiry_postponed = False
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
 
     # --- messages that expire -----------------------------------------------------------------------------------------
 
-    def end_lives(self, moments: Moments) -> None:
+    def expire_messages(self, entries: TimeEntries) -> None:
         """The agenda says that the time of these messages is over."""
         fragment = self._fragment
-        seen_next, out, expiry = fragment.holdings.shown.next, fragment.out.locks, fragment.holdings.expiry
+        seen_next, out, expiry = (
+            fragment.message_table.committed.next_sequence,
+            fragment.in_flight.locks,
+            fragment.message_table.expiry_index,
+        )
         now_ms, duration_ms = fragment.clock.wall_ms(), fragment.policy.lock_duration_ms
         ended: list[Lock] = []
         is_early = False
-        low = moments[-1]
-        for moment in moments:
+        low = entries[-1]
+        for moment in entries:
             when_ms, sequence = moment
             if sequence >= seen_next:
                 low, is_early = moment, True
@@ -527,57 +550,59 @@ class Settlement(SettlementPort):
                 later_ms = max(now_ms, when_ms) + duration_ms  # the wall clock may have been set back since the look
                 expiry.remove(when_ms, sequence)
                 expiry.add(later_ms, sequence)
-                lock.alarm_ms = later_ms
+                lock.expiry_ms = later_ms
             elif sequence in out:
                 expiry.remove(when_ms, sequence)
             else:
-                lock = Lock(0, sequence, 0, NEVER_S)
-                lock.alarm_ms, lock.is_special = when_ms, True
+                lock = Lock(0, sequence, 0, NEVER_EXPIRES_S)
+                lock.expiry_ms, lock.has_extra_rows = when_ms, True
                 ended.append(lock)
-        fragment.line.take_away({lock.sequence for lock in ended})
-        fragment.out.add(sorted(ended, key=_by_sequence))
+        fragment.dispatcher.withdraw({lock.sequence for lock in ended})
+        fragment.in_flight.add(sorted(ended, key=_by_sequence))
 
         def dealt_with(_error: ServiceBusError | None) -> None:
-            expiry.done(low, is_early=is_early)
+            expiry.mark_processed(low, awaits_commit=is_early)
 
         # An agenda shows a bounded number of them; in parts, those of another part would be taken for settled ones.
-        self._read_part(ended, dealt_with, lambda found, answer: self._end(ended, found, answer))
+        self._read_batch(ended, dealt_with, lambda found, answer: self._expire_found(ended, found, answer))
 
-    def _end(self, ended: list[Lock], found: list[Held], answer: Answered) -> None:
+    def _expire_found(self, expired: list[Lock], messages: list[InFlightRecord], on_done: OnDone) -> None:
         fragment = self._fragment
-        there = {lock.sequence for lock, _ in found}
-        for lock in ended:
+        there = {lock.sequence for lock, _ in messages}
+        for lock in expired:
             if lock.sequence not in there:  # it was settled, and this row is left of it
-                fragment.holdings.expiry.remove(lock.alarm_ms, lock.sequence)
-                fragment.out.remove(lock.sequence)
-        for lock, record in found:
-            lock.size, lock.session, lock.shared = len(record), session_of(record), shared_of(record)
-        self._drop_expired(found)
-        fragment.journal.add(fragment, 0, do_nothing, answer)
+                fragment.message_table.expiry_index.remove(lock.expiry_ms, lock.sequence)
+                fragment.in_flight.remove(lock.sequence)
+        for lock, record in messages:
+            lock.size, lock.session_id, lock.shared_body = len(record), session_id_of(record), shared_body_of(record)
+        self._drop_expired(messages)
+        fragment.commit_log.add(fragment, 0, do_nothing, on_done)
 
-    def end_stale(self, found: list[Held]) -> None:
+    def expire_undelivered(self, messages: list[InFlightRecord]) -> None:
         """These were to be handed out, and their time is over."""
-        self._fragment.out.add([lock for lock, _ in found])
-        self._drop_expired(found)
+        self._fragment.in_flight.add([lock for lock, _ in messages])
+        self._drop_expired(messages)
 
-    def _drop_expired(self, found: list[Held]) -> None:
+    def _drop_expired(self, messages: list[InFlightRecord]) -> None:
         if self._fragment.policy.dead_letters_expired and self._fragment.dead_letters is not None:
-            why = reasons("TTLExpiredException", "The message expired and was dead lettered.")
-            for lock, record in [(lock, change_record(record, properties=why)) for lock, record in found]:
-                self._bury(lock, record)
-        elif found:
-            self._fragment.remove([lock for lock, _ in found], ignore)
+            why = dead_letter_properties("TTLExpiredException", "The message expired and was dead lettered.")
+            for lock, record in [(lock, change_record(record, properties=why)) for lock, record in messages]:
+                self._dead_letter_one(lock, record)
+        elif messages:
+            self._fragment.remove([lock for lock, _ in messages], ignore)
 
 
 def _by_sequence(lock: Lock) -> int:
     return lock.sequence
 
 
-def _unexplained(properties: Mapping[str, object] | None) -> dict[str, object]:
+def _without_reasons(properties: Mapping[str, object] | None) -> dict[str, object]:
     """Changes without a reason: a message that is a dead letter already keeps the one it has."""
-    return {name: value for name, value in (properties or {}).items() if name not in NOTED}
+    return {name: value for name, value in (properties or {}).items() if name not in DEAD_LETTER_PROPERTY_NAMES}
 
 
-def exhausted(most: int) -> dict[str, object]:
+def max_delivery_count_properties(max_delivery_count: int) -> dict[str, object]:
     """The properties of a message that was delivered too often."""
-    return reasons("MaxDeliveryCountExceeded", f"Message could not be consumed after {most} delivery attempts.")
+    return dead_letter_properties(
+        "MaxDeliveryCountExceeded", f"Message could not be consumed after {max_delivery_count} delivery attempts."
+    )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.fan_out import Rule
-from twinbus.broker.ports.incoming import Terms
+from twinbus.broker.ports.incoming import ValidationPolicy
 from twinbus.broker.queue import forwarding_target
-from twinbus.broker.receivable import Receivable
-from twinbus.model.path import key_of
+from twinbus.broker.receivable import ReceivableEntity
+from twinbus.model.path import canonical_key
 
 if TYPE_CHECKING:
     from twinbus.broker.topic import Topic
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinbus.model.topic import SubscriptionDescription
 
 
-class Subscription(Receivable):
+class Subscription(ReceivableEntity):
     """One subscription of a topic."""
 
     def __init__(
@@ -48,38 +48,38 @@ class Subscription(Receivable):
         self.rules: dict[str, Rule] = {}
         """By the keys of their names, in the order of their making."""
 
-    def forwards_to(self, sub_queue: SubQueue) -> str | None:
+    def forward_target(self, sub_queue: SubQueue) -> str | None:
         """Return the path that messages are forwarded to, or None."""
         return forwarding_target(self.description.forward_to, self.description.forward_dead_lettered_to, sub_queue)
 
-    def describe(self, description: SubscriptionDescription, limits: NamespaceLimits) -> None:
+    def apply_description(self, description: SubscriptionDescription, limits: NamespaceLimits) -> None:
         """Change the description."""
         self.description = description
-        self.terms = Terms(
-            ttl_ms=description.default_time_to_live_ms,
+        self.validation_policy = ValidationPolicy(
+            max_ttl_ms=description.default_time_to_live_ms,
             requires_session=description.requires_session,
         )
         for part in self.parts:
-            part.describe(limits)
+            part.apply_description(limits)
         self.set_status(description.status)
 
     def put_rule(self, description: RuleDescription) -> None:
         """Add a rule, or replace the one of the same name. InvalidArgument."""
-        rule, name = Rule(description), key_of(description.name)
+        rule, name = Rule(description), canonical_key(description.name)
         self.rules[name] = rule
         for part in self.parts:
             part.put_rule(name, rule)
 
     def remove_rule(self, name: str) -> None:
         """Remove a rule."""
-        del self.rules[key_of(name)]
+        del self.rules[canonical_key(name)]
         for part in self.parts:
-            part.remove_rule(key_of(name))
+            part.remove_rule(canonical_key(name))
 
-    def leave_topic(self) -> None:
+    def detach_from_topic(self) -> None:
         """Get no more copies: the subscription is deleted."""
         for part in self.parts:
-            part.leave_topic()
+            part.detach_from_topic()
         subscriptions = self.topic.subscriptions
         for name in [name for name, subscription in subscriptions.items() if subscription is self]:
             del subscriptions[name]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from twinbus.broker.entity import Entity
 from twinbus.broker.partitioned import sending
 from twinbus.broker.partitioned.ordering import SendOrder
-from twinbus.broker.partitioned.sending import Spread
-from twinbus.broker.ports.incoming import Terms
+from twinbus.broker.partitioned.sending import Partitioner
+from twinbus.broker.ports.incoming import ValidationPolicy
 from twinbus.model.topic import TopicRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.broker.ports.callbacks import Answered
-    from twinbus.broker.ports.incoming import Parcel
+    from twinbus.broker.ports.callbacks import OnDone
+    from twinbus.broker.ports.incoming import IncomingBatch
     from twinbus.broker.subscription import Subscription
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
@@ -35,7 +35,7 @@ class Topic(Entity):
         description: TopicDescription,
         stores: Sequence[int],
         *,
-        start: int,
+        first_fragment: int,
         created_ms: int,
         updated_ms: int,
     ) -> None:
@@ -50,8 +50,8 @@ class Topic(Entity):
         )
         self.description = description
         self.stores = stores
-        self.spread = Spread(self.parts, start)
-        self.order = SendOrder(path)
+        self.partitioner = Partitioner(self.parts, first_fragment)
+        self.send_order = SendOrder(path)
         self.subscriptions: dict[str, Subscription] = {}
         """By the keys of their names."""
 
@@ -60,33 +60,35 @@ class Topic(Entity):
         """Whether a receiver or browser is attached to one of its subscriptions."""
         return any(subscription.is_in_use for subscription in self.subscriptions.values())
 
-    def describe(self, description: TopicDescription, limits: NamespaceLimits) -> None:
+    def apply_description(self, description: TopicDescription, limits: NamespaceLimits) -> None:
         """Change the description."""
         self.description = description
-        self.order.max_bytes = limits.max_pending_bytes
-        self.terms = Terms(
-            ttl_ms=description.default_time_to_live_ms,
+        self.send_order.max_bytes = limits.max_pending_bytes
+        self.validation_policy = ValidationPolicy(
+            max_ttl_ms=description.default_time_to_live_ms,
             detects_duplicates=description.requires_duplicate_detection,
             is_partitioned=self.is_partitioned,
         )
         for part in self.parts:
-            part.describe(limits)
+            part.apply_description(limits)
         self.set_status(description.status)
 
-    def send(self, parcel: Parcel, answer: Answered, numbers: list[int] | None = None) -> None:
+    def send(self, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int] | None = None) -> None:
         """Publish messages; `answer` is called when they are on disk. As `Part.send`."""
         if self.is_partitioned:
-            sending.send(self, parcel, answer, [] if numbers is None else numbers)
+            sending.send(self, batch, on_done, [] if sequence_numbers is None else sequence_numbers)
         else:
-            self.parts[0].send(parcel, answer, numbers)
+            self.parts[0].send(batch, on_done, sequence_numbers)
 
-    def refusal_of(self, number: int, error: ServiceBusError) -> ServiceBusError:
+    def fragment_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
         """Return the error for a sender whose key leads to a part that refused a message."""
-        return sending.of_fragment(self, number, error)
+        return sending.fragment_error(self, fragment_number, error)
 
-    def take_arrivals(self, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+    def accept_forwarded(
+        self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
+    ) -> None:
         """Store messages that another entity forwards. As `Part.take_arrivals`."""
-        sending.take_arrivals(self, source, items, answer)
+        sending.accept_forwarded(self, source_prefix, numbered_records, on_done)
 
     def runtime(self) -> TopicRuntime:
         """Return what all parts hold now."""

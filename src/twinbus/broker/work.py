@@ -16,59 +16,59 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Worker: TypeAlias = Callable[[int], int]
+    BudgetedTask: TypeAlias = Callable[[int], int]
     """Works until so many units are used up; returns what is left of them."""
 
-UNITS: Final = 5_000
+UNITS_PER_TURN: Final = 5_000
 """Of one turn."""
-SMALL: Final = 50
+MIN_UNITS: Final = 50
 """Units that work may take whatever is left: as much as receiving a message takes anyway."""
 
 
 class WorkBudget:
     """The work of one process."""
 
-    def __init__(self, defer: Callable[[Callable[[], None]], object], units: int = UNITS) -> None:
+    def __init__(self, call_at_turn_end: Callable[[Callable[[], None]], object], units: int = UNITS_PER_TURN) -> None:
         """`defer` makes a call at the end of this turn."""
-        self.left = units
+        self.remaining = units
         """Of this turn; less than nothing where work took more than was expected of it."""
         self._units = units
-        self._defer = defer
-        self._waiting: deque[Worker] = deque()
-        self._turn_is_due = False
+        self._call_at_turn_end = call_at_turn_end
+        self._waiting_tasks: deque[BudgetedTask] = deque()
+        self._turn_is_scheduled = False
 
     def spend(self, units: int) -> None:
         """Work was done."""
-        self.left -= units
-        if self.left < self._units >> 1 and not self._turn_is_due:
+        self.remaining -= units
+        if self.remaining < self._units >> 1 and not self._turn_is_scheduled:
             self._end_turn()
 
-    def wait(self, worker: Worker) -> None:
+    def run_in_next_turns(self, task: BudgetedTask) -> None:
         """Have work done in the turns to come, beside that of others."""
-        self._waiting.append(worker)
-        if not self._turn_is_due:
+        self._waiting_tasks.append(task)
+        if not self._turn_is_scheduled:
             self._end_turn()
 
-    def call_later(self, call: Callable[[], None]) -> None:
+    def call_at_turn_end(self, call: Callable[[], None]) -> None:
         """Make a call at the end of this turn."""
-        self._defer(call)
+        self._call_at_turn_end(call)
 
     def _end_turn(self) -> None:
-        self._turn_is_due = True
-        self._defer(self._begin_turn)
+        self._turn_is_scheduled = True
+        self._call_at_turn_end(self._begin_turn)
 
     def _begin_turn(self) -> None:
         """Give each of those who wait the same share, so that little work is not held up by much."""
-        self._turn_is_due = False
-        self.left = self._units
-        count = len(self._waiting)
-        share = max(SMALL, self._units // count) if count else 0
+        self._turn_is_scheduled = False
+        self.remaining = self._units
+        count = len(self._waiting_tasks)
+        share = max(MIN_UNITS, self._units // count) if count else 0
         try:
-            while count and self.left > 0:
+            while count and self.remaining > 0:
                 count -= 1
-                allowance = min(share, self.left)
-                used = allowance - self._waiting.popleft()(allowance)  # which may spend more of what is left
-                self.left -= used
+                allowance = min(share, self.remaining)
+                used = allowance - self._waiting_tasks.popleft()(allowance)  # which may spend more of what is left
+                self.remaining -= used
         finally:
-            if self._waiting and not self._turn_is_due:
+            if self._waiting_tasks and not self._turn_is_scheduled:
                 self._end_turn()

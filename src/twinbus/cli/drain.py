@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from twinbus.cli.pair import app, stop
+from twinbus.cli.pair import app, exit_with_error
 from twinbus.model.errors import ServiceBusError
 
 
@@ -61,33 +61,37 @@ def drain(  # noqa: PLR0913  # as many as there are options
 
     logging.getLogger("twinbus").addHandler(logging.NullHandler())  # else warnings break into the progress bar
     if spool is not None and (dead_letters or extra):
-        stop("pair drain", ValueError("--spool sends a spool and nothing else: leave out --dead-letters and --extra"))
-    wanted = draining.Wanted(
-        strings=(primary, secondary, admin),
-        name=name,
-        lowest=count if extra else 0,
-        count=count,
+        exit_with_error(
+            "pair drain", ValueError("--spool sends a spool and nothing else: leave out --dead-letters and --extra")
+        )
+    wanted = draining.DrainOptions(
+        connection_strings=(primary, secondary, admin),
+        primary_name=name,
+        lowest_index=count if extra else 0,
+        backlog_queue_count=count,
         ca_files=ca_file or (),
-        wait_s=wait,
+        idle_timeout_s=wait,
         deduct=deduct,
         not_found_grace_s=not_found_grace,
     )
     try:
         if spool is not None:
             _check_folder(spool)
-            left = asyncio.run(draining.bring_back_spooled(wanted, spool))
+            left = asyncio.run(draining.send_spooled(wanted, spool))
         elif dead_letters:
-            left = asyncio.run(draining.bring_back_dead_letters(wanted))
+            left = asyncio.run(draining.resend_dead_letters(wanted))
         else:
-            left = asyncio.run(draining.bring_back(wanted))
+            left = asyncio.run(draining.drain_backlog(wanted))
     except (ServiceBusError, ValueError, OSError) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            stop("pair drain", ValueError(f"{error}. Give the authority of each namespace with --ca-file FILE"))
-        stop("pair drain", error)
-    if left.messages:
-        are_left = "1 message is left" if left.messages == 1 else f"{left.messages:,} messages are left"
-        why = f": nothing has moved for {wait:g} s (--wait)" if left.has_waited else ""
-        left.explain(f"twinbus pair drain: {are_left}{why}. Remove the cause, and run it again")
+            exit_with_error(
+                "pair drain", ValueError(f"{error}. Give the authority of each namespace with --ca-file FILE")
+            )
+        exit_with_error("pair drain", error)
+    if left.count:
+        are_left = "1 message is left" if left.count == 1 else f"{left.count:,} messages are left"
+        why = f": nothing has moved for {wait:g} s (--wait)" if left.has_timed_out else ""
+        left.print_details(f"twinbus pair drain: {are_left}{why}. Remove the cause, and run it again")
         raise typer.Exit(2)
 
 

@@ -16,20 +16,26 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from twinbus.cli.pair import stop
+from twinbus.cli.pair import exit_with_error
 from twinbus.server import key_file, key_socket
-from twinbus.server.data_directory import KEY_SOCKET, KEYS, InUse, lock, unlock
-from twinbus.server.key_file import KeyRefused, Order
-from twinbus.server.key_socket import DATA_DIRECTORY, Answer, Shown
+from twinbus.server.data_directory import (
+    KEY_SOCKET_FILE,
+    KEYS_FILE,
+    DataDirectoryInUse,
+    lock_directory,
+    unlock_directory,
+)
+from twinbus.server.key_file import KeyChangeRefused, KeyCommand
+from twinbus.server.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
 from twinbus.server.settings import StartError
 
 app = typer.Typer(no_args_is_help=True)
 
-STARTING_S: Final = 10.0
+SERVER_START_TIMEOUT_S: Final = 10.0
 """How long a server may have the data directory and not listen: it is about to start, or to stop."""
-_LOOK_EVERY_S: Final = 0.1
+_POLL_INTERVAL_S: Final = 0.1
 
-Data = Annotated[
+DataOption = Annotated[
     Path,
     typer.Option(
         metavar="DIR",
@@ -37,14 +43,14 @@ Data = Annotated[
         help="The namespace's data directory, as in twinbus serve.",
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the key.")]
-Entity = Annotated[
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the key.")]
+EntityOption = Annotated[
     str,
     typer.Option(
         metavar="PATH", help="A queue or topic: its own keys, on a running server.", show_default="the whole namespace"
     ),
 ]
-Show = Annotated[bool, typer.Option("--show", help="Print secrets and, if the server runs, connection strings.")]
+ShowOption = Annotated[bool, typer.Option("--show", help="Print secrets and, if the server runs, connection strings.")]
 
 
 @app.callback()
@@ -58,185 +64,189 @@ def key() -> None:
 @app.command("list")
 def list_keys(
     *,
-    data: Data,
-    entity: Entity = "",
-    show: Show = False,
+    data: DataOption,
+    entity: EntityOption = "",
+    show: ShowOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the keys of a namespace."""
-    answer = _order(data, Order("list", show=show, entity=entity))
+    answer = _execute(data, KeyCommand("list", show=show, entity=entity))
     if as_json:
-        typer.echo(msgspec.json.encode([_told(one) for one in answer.keys]))
+        typer.echo(msgspec.json.encode([_to_json_object(one) for one in answer.keys]))
         return
-    rows = [("NAME", "RIGHTS", "SECRETS", "CHANGED"), *map(_row, answer.keys)]
+    rows = [("NAME", "RIGHTS", "SECRETS", "CHANGED"), *map(_table_row, answer.keys)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
     for one in answer.keys if show else ():
         typer.echo("")
         typer.echo(f"{one.name}:")
-        _show(one)
+        _print_secrets(one)
 
 
 @app.command()
 def add(
-    name: Name,
+    name: NameArgument,
     *,
     rights: Annotated[
         str, typer.Option(metavar="RIGHTS", help="Send, Listen, or both as Send,Listen; Manage includes both.")
     ],
-    data: Data,
-    entity: Entity = "",
-    show: Show = False,
+    data: DataOption,
+    entity: EntityOption = "",
+    show: ShowOption = False,
 ) -> None:
     """Add a key with a new secret."""
     given = tuple(one.strip().capitalize() for one in rights.split(",") if one.strip())
-    answer = _order(data, Order("add", name, given, show=show, entity=entity))
-    one = _find(answer, name)
-    typer.echo(f"Added key {name} with {', '.join(one.rights)}. {_effect(answer)}")
-    _show_or_say_how(one, data, entity, show=show)
+    answer = _execute(data, KeyCommand("add", name, given, show=show, entity=entity))
+    one = _find_key(answer, name)
+    typer.echo(f"Added key {name} with {', '.join(one.rights)}. {_effect_message(answer)}")
+    _print_secrets_or_hint(one, data, entity, show=show)
 
 
 @app.command()
 def rotate(
-    name: Name,
+    name: NameArgument,
     *,
-    data: Data,
+    data: DataOption,
     secondary: Annotated[
         bool, typer.Option("--secondary", help="Make a new secondary secret; the primary stays as it is.")
     ] = False,
-    entity: Entity = "",
-    show: Show = False,
+    entity: EntityOption = "",
+    show: ShowOption = False,
 ) -> None:
     """Make a new primary secret; the former one becomes the secondary.
 
     Clients that have the former primary go on. The former secondary is refused from now on.
     """
-    answer = _order(data, Order("rotate", name, secondary=secondary, show=show, entity=entity))
+    answer = _execute(data, KeyCommand("rotate", name, secondary=secondary, show=show, entity=entity))
     if secondary:
         done = "The secondary secret is new, and the former one is not valid any more."
     else:
         done = "The primary secret is new, and the former one is valid as the secondary."
-    typer.echo(f"Rotated key {name}. {done} {_effect(answer)}")
-    _show_or_say_how(_find(answer, name), data, entity, show=show)
+    typer.echo(f"Rotated key {name}. {done} {_effect_message(answer)}")
+    _print_secrets_or_hint(_find_key(answer, name), data, entity, show=show)
 
 
 @app.command()
 def revoke(
-    name: Name,
+    name: NameArgument,
     *,
-    data: Data,
+    data: DataOption,
     secondary: Annotated[
         bool, typer.Option("--secondary", help="Revoke the secondary secret only, as after a rotation.")
     ] = False,
-    entity: Entity = "",
+    entity: EntityOption = "",
     force: Annotated[bool, typer.Option("--force", help="Revoke the last key with Manage, too.")] = False,
 ) -> None:
     """Revoke a key, or its secondary secret only.
 
     Secrets, and tokens made with them, are refused from now on. Links that were opened with them end.
     """
-    answer = _order(data, Order("revoke", name, secondary=secondary, force=force, entity=entity))
+    answer = _execute(data, KeyCommand("revoke", name, secondary=secondary, force=force, entity=entity))
     what = f"the secondary secret of key {name}" if secondary else f"key {name}"
-    typer.echo(f"Revoked {what}. {_effect(answer)}")
+    typer.echo(f"Revoked {what}. {_effect_message(answer)}")
 
 
 # --- doing it ---------------------------------------------------------------------------------------------------------
 
 
-def _order(data: Path, order: Order) -> Answer:
+def _execute(data: Path, order: KeyCommand) -> KeyCommandReply:
     try:
         _check_directory(data)
-        deadline_s = time.monotonic() + STARTING_S
+        deadline_s = time.monotonic() + SERVER_START_TIMEOUT_S
         while True:
             try:
-                return key_socket.ask(data / KEY_SOCKET, order) or _change_stopped(data, order)
-            except InUse as error:
+                return key_socket.send_command(data / KEY_SOCKET_FILE, order) or _change_stopped(data, order)
+            except DataDirectoryInUse as error:
                 if time.monotonic() > deadline_s:
-                    text = f"{data} is in use by process {error.owner}, which does not listen at {data / KEY_SOCKET}"
-                    raise KeyRefused(f"{text}: it is starting, or its supervisor has ended; restart it") from None
-                time.sleep(_LOOK_EVERY_S)
+                    text = (
+                        f"{data} is in use by process {error.owner}, which does not listen at {data / KEY_SOCKET_FILE}"
+                    )
+                    raise KeyChangeRefused(f"{text}: it is starting, or its supervisor has ended; restart it") from None
+                time.sleep(_POLL_INTERVAL_S)
     except PermissionError:
-        stop(f"key {order.do}", _not_ours(data))
-    except (KeyRefused, StartError, OSError) as error:
-        stop(f"key {order.do}", error)
+        exit_with_error(f"key {order.do}", _not_owner_error(data))
+    except (KeyChangeRefused, StartError, OSError) as error:
+        exit_with_error(f"key {order.do}", error)
 
 
 def _check_directory(data: Path) -> None:
     if not data.is_dir():
-        raise KeyRefused(f"there is no data directory {data}: --data names the one that twinbus serve has")
-    if not (data / "format").exists() or not (data / KEYS).exists():
-        raise KeyRefused(f"{data} is no data directory with keys: --data names the one that twinbus serve has")
+        raise KeyChangeRefused(f"there is no data directory {data}: --data names the one that twinbus serve has")
+    if not (data / "format").exists() or not (data / KEYS_FILE).exists():
+        raise KeyChangeRefused(f"{data} is no data directory with keys: --data names the one that twinbus serve has")
 
 
-def _change_stopped(data: Path, order: Order) -> Answer:
+def _change_stopped(data: Path, order: KeyCommand) -> KeyCommandReply:
     if data.stat().st_uid != os.geteuid():
         raise PermissionError
     if order.entity:
-        raise KeyRefused(f"the server of {data} is not running: start it to see or change keys of queues and topics")
-    descriptor = lock(data)
+        raise KeyChangeRefused(
+            f"the server of {data} is not running: start it to see or change keys of queues and topics"
+        )
+    descriptor = lock_directory(data)
     try:
-        rules = key_file.read(data / KEYS)
-        after = key_file.change(rules, order, dt.datetime.now(dt.UTC))
+        rules = key_file.read_rules(data / KEYS_FILE)
+        after = key_file.apply_command(rules, order, dt.datetime.now(dt.UTC))
         if after != rules:
-            key_file.write(data / KEYS, after)
+            key_file.write_rules(data / KEYS_FILE, after)
     finally:
-        unlock(descriptor)
-    return Answer(tuple(_shown(rule, order) for rule in after))
+        unlock_directory(descriptor)
+    return KeyCommandReply(tuple(_shown_key(rule, order) for rule in after))
 
 
-def _shown(rule: key_file.KeyRule, order: Order) -> Shown:
-    return key_socket.shown(rule, show=order.show)
+def _shown_key(rule: key_file.KeyRule, order: KeyCommand) -> KeyView:
+    return key_socket.make_key_view(rule, include_secrets=order.show)
 
 
-def _not_ours(data: Path) -> KeyRefused:
+def _not_owner_error(data: Path) -> KeyChangeRefused:
     try:
         owner = f"user {data.stat().st_uid}, who owns it"
     except OSError:
         owner = "its owner"
-    return KeyRefused(f"user {os.geteuid()} may not use {data}: run this command as {owner}")
+    return KeyChangeRefused(f"user {os.geteuid()} may not use {data}: run this command as {owner}")
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def _find(answer: Answer, name: str) -> Shown:
+def _find_key(answer: KeyCommandReply, name: str) -> KeyView:
     return next(one for one in answer.keys if one.name == name)
 
 
-def _effect(answer: Answer) -> str:
+def _effect_message(answer: KeyCommandReply) -> str:
     if answer.pid is None:
         return "The server is not running: effective at its next start."
     return f"Effective now (process {answer.pid})."
 
 
-def _row(one: Shown) -> tuple[str, str, str, str]:
-    if one.source != DATA_DIRECTORY:
-        return one.name, ", ".join(one.rights), f"in the {one.source}", ""
-    secrets = "primary, secondary" if one.has_secondary else "primary"
-    return one.name, ", ".join(one.rights), secrets, one.changed or "unknown"
+def _table_row(key_info: KeyView) -> tuple[str, str, str, str]:
+    if key_info.source != DATA_DIRECTORY:
+        return key_info.name, ", ".join(key_info.rights), f"in the {key_info.source}", ""
+    secrets = "primary, secondary" if key_info.has_secondary else "primary"
+    return key_info.name, ", ".join(key_info.rights), secrets, key_info.changed or "unknown"
 
 
-def _told(one: Shown) -> dict[str, object]:
-    found: dict[str, object] = msgspec.to_builtins(one)
+def _to_json_object(key_info: KeyView) -> dict[str, object]:
+    found: dict[str, object] = msgspec.to_builtins(key_info)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _show(one: Shown) -> None:
-    if one.source != DATA_DIRECTORY:
-        typer.echo(f"  its secrets are in the {one.source}")
+def _print_secrets(key_info: KeyView) -> None:
+    if key_info.source != DATA_DIRECTORY:
+        typer.echo(f"  its secrets are in the {key_info.source}")
         return
     for title, text in (
-        ("primary", one.primary),
-        ("secondary", one.secondary),
-        ("connection string", one.connection_string),
+        ("primary", key_info.primary),
+        ("secondary", key_info.secondary),
+        ("connection string", key_info.connection_string),
     ):
         if text is not None:
             typer.echo(f"  {title}: {text}")
 
 
-def _show_or_say_how(one: Shown, data: Path, entity: str, *, show: bool) -> None:
+def _print_secrets_or_hint(key_info: KeyView, data: Path, entity: str, *, show: bool) -> None:
     if show:
-        _show(one)
+        _print_secrets(key_info)
     else:
         typer.echo(f"See its secrets with: twinbus key list --data {data}{entity and f' --entity {entity}'} --show")

@@ -27,12 +27,12 @@ app.command()(serve)
 app.command()(rehearse)
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
-app.add_typer(config.app, name="config")
+app.add_typer(config.config_app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
-    if wanted:
+def _show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer calls it so
+    if is_requested:
         typer.echo(f"twinbus {version_and_build()}")
         raise typer.Exit
 

@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 import msgspec
 import typer
 
-from twinbus.cli.pairing import read_all, status_of
-from twinbus.cli.service import Service, ServiceFailed
+from twinbus.cli.pairing import read_pair_reports, to_pair_statuses
+from twinbus.cli.service import AdminClient, AdminRequestFailed
 
 app = typer.Typer(help="About a pair of namespaces.", no_args_is_help=True)
 
@@ -39,22 +39,22 @@ def status(
 ) -> None:
     """Show every live sender: which entities it has failed over, why, since when; and all parked messages."""
     try:
-        service = Service(secondary, ca_file or ())
-        answers = read_all(service, primary)
-    except ServiceFailed as error:
-        stop("pair status", error)
+        service = AdminClient(secondary, ca_file or ())
+        answers = read_pair_reports(service, primary)
+    except AdminRequestFailed as error:
+        exit_with_error("pair status", error)
     if as_json:
-        content = {"now": answers.now, "senders": answers.reports, "backlog_queues": answers.queues}
+        content = {"now": answers.now, "senders": answers.sender_reports, "backlog_queues": answers.queue_reports}
         typer.echo(msgspec.json.encode(content))
         return
     from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
 
     from twinbus.cli.pair_view import show  # noqa: PLC0415
 
-    show(Console(highlight=False), status_of(answers), service.address, primary)
+    show(Console(highlight=False), to_pair_statuses(answers), service.address, primary)
 
 
-def stop(command: str, error: Exception) -> NoReturn:
+def exit_with_error(command: str, error: Exception) -> NoReturn:
     """One line, and no traceback."""
     typer.echo(f"twinbus {command}: {error}", err=True)
     raise typer.Exit(1)

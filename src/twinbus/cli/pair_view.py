@@ -18,37 +18,37 @@ from twinbus.cli.pairing import SUSPECT
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from twinbus.cli.pairing import EntityState, PairStatus, Sender, Spool
+    from twinbus.cli.pairing import PairStatus, ReportedEntity, SenderReport, SpoolReport
 
-_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_DURATION_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def show(console: Console, pairs: list[PairStatus], address: str, primary: str | None = None) -> None:
     """Print all pairs of a secondary, or those of one primary."""
     if not pairs and primary is None:
-        line(console, 0, f"No paired client reports to {address}, and it has no backlog queues.")
+        print_line(console, 0, f"No paired client reports to {address}, and it has no backlog queues.")
     elif not pairs:
         text = f"No paired client of '{primary}' reports to {address}, and it has no backlog queues of '{primary}'."
-        line(console, 0, text, " Without --primary, all primaries are shown.")
+        print_line(console, 0, text, " Without --primary, all primaries are shown.")
     for number, pair in enumerate(pairs):
         if number:
             console.print()
         words, age = _headline(pair)
         if len(words) + len(age) <= console.width:
-            line(console, 0, (words + age, "bold"))
+            print_line(console, 0, (words + age, "bold"))
         else:
-            line(console, 0, (f"{words},", "bold"))
-            line(console, 2, (age.removeprefix(", "), "bold"))
-        for sender in sorted(pair.senders, key=lambda one: (not one.entities and not one.alarms, one.key)):
+            print_line(console, 0, (f"{words},", "bold"))
+            print_line(console, 2, (age.removeprefix(", "), "bold"))
+        for sender in sorted(pair.senders, key=lambda one: (not one.unhealthy_entities and not one.alarms, one.key)):
             _show_sender(console, sender, pair.now)
         _show_backlog(console, pair)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in its two largest units: 2 min 10 s."""
     left = max(0, math.floor(seconds))
     parts: list[str] = []
-    for name, size in _UNITS:
+    for name, size in _DURATION_UNITS:
         count, left = divmod(left, size)
         if count or parts:
             parts.append(f"{count} {name}" if count else "")
@@ -64,11 +64,11 @@ def plural(count: int, noun: str) -> str:
 
 def _headline(pair: PairStatus) -> tuple[str, str]:
     """Senders and parked messages; and, where there are any, the age of these."""
-    failed = sum(any(one.is_failed_over for one in sender.entities) for sender in pair.senders)
+    failed = sum(any(one.is_failed_over for one in sender.unhealthy_entities) for sender in pair.senders)
     words = plural(len(pair.senders), "sender") if pair.senders else "no live sender"
     words += f" ({failed:,} failed over)" if failed else ""
     parked = plural(pair.parked, "message") if pair.parked else "no message"
-    age = f", the oldest for {_age(pair.oldest, pair.now)}" if pair.oldest is not None else ""
+    age = f", the oldest for {_format_age(pair.oldest, pair.now)}" if pair.oldest is not None else ""
     dead = f", {plural(pair.dead_lettered, 'message')} dead-lettered" if pair.dead_lettered else ""
     return f"{pair.primary}: {words}, {parked} parked{dead}", age
 
@@ -76,68 +76,71 @@ def _headline(pair: PairStatus) -> tuple[str, str]:
 # --- senders ----------------------------------------------------------------------------------------------------------
 
 
-def _show_sender(console: Console, sender: Sender, now: dt.datetime) -> None:
-    healthy = "1 entity" if sender.healthy == 1 else f"{sender.healthy:,} entities"
-    details = [f"{healthy} healthy"] if sender.healthy or not sender.entities else []
+def _show_sender(console: Console, sender: SenderReport, now: dt.datetime) -> None:
+    healthy = "1 entity" if sender.healthy_count == 1 else f"{sender.healthy_count:,} entities"
+    details = [f"{healthy} healthy"] if sender.healthy_count or not sender.unhealthy_entities else []
     details += ["runs a syphon"] if sender.runs_syphon else []
     details += [f"host {sender.host}"] if sender.host else []
     details += [f"pid {sender.pid}"] if sender.pid else []
-    details += [f"reported {_age(sender.reported, now)} ago"] if sender.reported is not None else []
+    details += [f"reported {_format_age(sender.reported, now)} ago"] if sender.reported is not None else []
     words = ", ".join(details)
     if 2 + len(sender.client) + 2 + len(words) <= console.width:
-        line(console, 2, (sender.client, "bold"), f"  {words}")
+        print_line(console, 2, (sender.client, "bold"), f"  {words}")
     else:
-        line(console, 2, (sender.client, "bold"))
-        line(console, 4, words)
+        print_line(console, 2, (sender.client, "bold"))
+        print_line(console, 4, words)
     if not sender.is_protected:
-        line(console, 4, ("unprotected: it has no backlog queues", "bold red"))
-    for entity in sender.entities:
+        print_line(console, 4, ("unprotected: it has no backlog queues", "bold red"))
+    for entity in sender.unhealthy_entities:
         style = "yellow" if entity.state == SUSPECT else "bold red"
-        _show_state(console, entity, style, _since(entity, sender, now))
-        if entity.why:
-            line(console, 6, entity.why)
-    if sender.entities_not_shown:
-        line(console, 4, (f"{sender.entities_not_shown:,} more entities are not healthy", "bold red"))
-    for why, queues in sender.queues_out.items():
+        _show_state(console, entity, style, _state_details(entity, sender, now))
+        if entity.reason:
+            print_line(console, 6, entity.reason)
+    if sender.omitted_entities:
+        print_line(console, 4, (f"{sender.omitted_entities:,} more entities are not healthy", "bold red"))
+    for why, queues in sender.unused_queues.items():
         some = queues[0] if len(queues) == 1 else f"{len(queues):,} of its {sender.backlog_queues:,} backlog queues"
-        line(console, 4, ("does not use ", "yellow"), f"{some}: {why}")
+        print_line(console, 4, ("does not use ", "yellow"), f"{some}: {why}")
     if sender.spool is not None and (sender.spool.messages or sender.spool.refused):
         _show_spool(console, sender.spool, now)
     for alarm in sender.alarms:
-        line(console, 4, ("alarm: ", "bold red"), alarm)
+        print_line(console, 4, ("alarm: ", "bold red"), alarm)
 
 
-def _show_spool(console: Console, spool: Spool, now: dt.datetime) -> None:
+def _show_spool(console: Console, spool: SpoolReport, now: dt.datetime) -> None:
     """Print how many messages are on the disk of a sender."""
     parts = []
     if spool.messages:
-        oldest = f", the oldest for {_age(spool.oldest, now)}" if spool.oldest is not None else ""
-        parts.append(f"{plural(spool.messages, 'message')} ({_size(spool.bytes)}){oldest}")
+        oldest = f", the oldest for {_format_age(spool.oldest, now)}" if spool.oldest is not None else ""
+        parts.append(f"{plural(spool.messages, 'message')} ({_format_size(spool.bytes)}){oldest}")
     if spool.refused:
-        parts.append(f"{plural(spool.refused, 'message')} refused ({_size(spool.refused_bytes)})")
-    line(console, 4, ("spool: ", "yellow"), "; ".join(parts))
+        parts.append(f"{plural(spool.refused, 'message')} refused ({_format_size(spool.refused_bytes)})")
+    print_line(console, 4, ("spool: ", "yellow"), "; ".join(parts))
 
 
-def _show_state(console: Console, entity: EntityState, style: str, details: list[str]) -> None:
+def _show_state(console: Console, entity: ReportedEntity, state_style: str, details: list[str]) -> None:
     """Print the state in one line; on a narrow terminal, the details below it."""
-    name = (entity.path, "bold"), "  ", (entity.state, style)
+    name = (entity.path, "bold"), "  ", (entity.state, state_style)
     if 4 + len(entity.path) + 2 + len(entity.state) + len("".join(details)) <= console.width:
-        line(console, 4, *name, *details)
+        print_line(console, 4, *name, *details)
     else:
-        line(console, 4, *name, *details[:1])
-        line(console, 6, "".join(details[1:]).strip())
+        print_line(console, 4, *name, *details[:1])
+        print_line(console, 6, "".join(details[1:]).strip())
 
 
-def _since(entity: EntityState, sender: Sender, now: dt.datetime) -> list[str]:
+def _state_details(entity: ReportedEntity, sender: SenderReport, now: dt.datetime) -> list[str]:
     words = []
     if entity.since is not None:
-        words += [f" for {_age(entity.since, now)},", f" since {entity.since.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"]
+        words += [
+            f" for {_format_age(entity.since, now)},",
+            f" since {entity.since.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC",
+        ]
     if entity.next_ping is not None:
-        words += [f", next ping in {span(_until_ping_s(entity.next_ping, sender.ping_interval_s, now))}"]
+        words += [f", next ping in {format_duration(_seconds_to_ping(entity.next_ping, sender.ping_interval_s, now))}"]
     return words
 
 
-def _until_ping_s(next_ping: dt.datetime, interval_s: float, now: dt.datetime) -> float:
+def _seconds_to_ping(next_ping: dt.datetime, interval_s: float, now: dt.datetime) -> float:
     """Pings go out at fixed multiples of their interval: a report older than one tells of a ping that is past."""
     left_s = (next_ping - now).total_seconds()
     return left_s % interval_s if left_s < 0 < interval_s else left_s
@@ -151,29 +154,29 @@ def _show_backlog(console: Console, pair: PairStatus) -> None:
     for queue in pair.queues:
         if queue.error or not queue.is_available:
             why = queue.error or "its store is unavailable, and its counts may be wrong"
-            line(console, 2, (f"{queue.path} could not be read: ", "bold red"), why)
+            print_line(console, 2, (f"{queue.path} could not be read: ", "bold red"), why)
     if not holding:
         return
     least = "at least " if pair.is_sample else ""
     table = _table("parked for", "messages", "oldest")
     for one in pair.destinations:
-        table.add_row(Text(one.path), f"{least}{one.messages:,}", _age(one.oldest, pair.now))
-    unknown = sum(queue.unknown for queue in pair.queues)
+        table.add_row(Text(one.path), f"{least}{one.messages:,}", _format_age(one.oldest, pair.now))
+    unknown = sum(queue.without_destination for queue in pair.queues)
     if unknown:
         table.add_row(Text("(no valid destination)", style="red"), f"{least}{unknown:,}", "")
     if table.row_count:
         console.print()
         console.print(table)
     if pair.is_sample:
-        read = sum(queue.read for queue in pair.queues)
+        read = sum(queue.read_count for queue in pair.queues)
         text = f"Destinations are those of {read:,} messages, the oldest of each queue; {pair.parked:,} are parked."
-        line(console, 2, text)
+        print_line(console, 2, text)
     table = _table("backlog queue", "messages", "dead-lettered", "oldest")
     for queue in holding:
         name = Text(queue.path)
         if not pair.is_used(queue):
             name.append(" (no sender uses it)", style="yellow")
-        table.add_row(name, f"{queue.parked:,}", f"{queue.dead_lettered:,}", _age(queue.oldest, pair.now))
+        table.add_row(name, f"{queue.parked:,}", f"{queue.dead_lettered:,}", _format_age(queue.oldest, pair.now))
     console.print()
     console.print(table)
     _show_dead_letters(console, pair)
@@ -185,7 +188,7 @@ def _show_dead_letters(console: Console, pair: PairStatus) -> None:
         are = "1 message is" if pair.dead_lettered == 1 else f"{pair.dead_lettered:,} messages are"
         text = f"{are} dead-lettered, each with the reason. Remove the cause, then `twinbus pair drain --dead-letters`"
         console.print()
-        line(console, 1, (f"{text} sends them again.", "yellow"))
+        print_line(console, 1, (f"{text} sends them again.", "yellow"))
 
 
 def _table(first: str, *others: str) -> Table:
@@ -196,19 +199,19 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def line(console: Console, indent: int, *parts: str | tuple[str, str]) -> None:
+def print_line(console: Console, indent: int, *parts: str | tuple[str, str]) -> None:
     """Print a line; if it does not fit, the rest in further lines, with the same indent."""
     for one in Text.assemble(*parts).wrap(console, max(20, console.width - indent), overflow="fold"):
         one.rstrip()
         console.print(Text(" " * indent).append_text(one), soft_wrap=True)
 
 
-def _size(count: int) -> str:
+def _format_size(byte_count: int) -> str:
     """Return a number of bytes for people: 1.2 MB."""
-    if count >= 1_000_000:  # noqa: PLR2004
-        return f"{count / 1_000_000:,.1f} MB"
-    return f"{count / 1_000:,.1f} KB"
+    if byte_count >= 1_000_000:  # noqa: PLR2004
+        return f"{byte_count / 1_000_000:,.1f} MB"
+    return f"{byte_count / 1_000:,.1f} KB"
 
 
-def _age(moment: dt.datetime | None, now: dt.datetime) -> str:
-    return "" if moment is None else span((now - moment).total_seconds())
+def _format_age(since: dt.datetime | None, now: dt.datetime) -> str:
+    return "" if since is None else format_duration((now - since).total_seconds())

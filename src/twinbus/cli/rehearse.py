@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pair import stop
+from twinbus.cli.pair import exit_with_error
 from twinbus.cli.rehearsal import Rehearsal
-from twinbus.cli.service import Service, ServiceFailed
-from twinbus.model.outage import EVERYTHING, LONGEST_S, SHORTEST_S, OutageKind
+from twinbus.cli.service import AdminClient, AdminRequestFailed
+from twinbus.model.outage import ALL_ENTITIES, MAX_OUTAGE_S, MIN_OUTAGE_S, OutageKind
 
 if TYPE_CHECKING:
-    from twinbus.cli.rehearsal import Experience, Witness
+    from twinbus.cli.rehearsal import FailoverObserver, FailoverRecord
 
-_MISUSED = 2
-_INTERRUPTED = 130
+_EXIT_MISUSE = 2
+_EXIT_INTERRUPTED = 130
 
 
 def rehearse(
@@ -46,29 +46,29 @@ def rehearse(
     """Rehearse an outage, and show which senders failed over and came back, and when."""
     if (entity is None) == (not namespace):
         typer.echo("twinbus rehearse: say either --entity PATH or --namespace", err=True)
-        raise typer.Exit(_MISUSED)
-    if not SHORTEST_S <= seconds <= LONGEST_S:
-        typer.echo(f"twinbus rehearse: --for {seconds:g}: {SHORTEST_S:g} to {LONGEST_S:g} seconds", err=True)
-        raise typer.Exit(_MISUSED)
+        raise typer.Exit(_EXIT_MISUSE)
+    if not MIN_OUTAGE_S <= seconds <= MAX_OUTAGE_S:
+        typer.echo(f"twinbus rehearse: --for {seconds:g}: {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} seconds", err=True)
+        raise typer.Exit(_EXIT_MISUSE)
     try:
-        first = Service(primary, ca_file or ())
-        second = Service(secondary, ca_file or ()) if secondary is not None else None
-        path = EVERYTHING if entity is None else entity
+        first = AdminClient(primary, ca_file or ())
+        second = AdminClient(secondary, ca_file or ()) if secondary is not None else None
+        path = ALL_ENTITIES if entity is None else entity
         rehearsal = Rehearsal(first, second, path, kind=kind.value, seconds=seconds)
-        is_whole = _run(rehearsal)
-    except ServiceFailed as error:
-        stop("rehearse", error)
+        is_whole = _run_with_progress(rehearsal)
+    except AdminRequestFailed as error:
+        exit_with_error("rehearse", error)
     if second is not None:
-        _tell(rehearsal.witness)
+        _print_result(rehearsal.observer)
     elif is_whole:
         what = "all entities" if entity is None else f"'{entity}'"
         typer.echo(f"The outage of {what} is over after {seconds:g} s. Give --secondary to see what senders reported.")
     if not is_whole:
         typer.echo("twinbus rehearse: interrupted; the outage is switched off", err=True)
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(_EXIT_INTERRUPTED)
 
 
-def _run(rehearsal: Rehearsal) -> bool:
+def _run_with_progress(rehearsal: Rehearsal) -> bool:
     """False if it was interrupted."""
     from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
@@ -86,36 +86,40 @@ def _run(rehearsal: Rehearsal) -> bool:
     return True
 
 
-def _tell(witness: Witness) -> None:
+def _print_result(observer: FailoverObserver) -> None:
     from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
 
-    from twinbus.cli.pair_view import line, plural  # noqa: PLC0415
+    from twinbus.cli.pair_view import plural, print_line  # noqa: PLC0415
 
     console = Console(highlight=False)
-    failed, suspected = len(witness.failed_over), len(witness.suspected_only)
-    rest = len(witness.senders) - failed - suspected
+    failed, suspected = len(observer.failed_over), len(observer.suspected_only)
+    rest = len(observer.senders) - failed - suspected
     counts = f"{failed} failed over, {suspected} became suspect and did not fail over, {rest} noticed nothing"
-    line(console, 0, f"{plural(len(witness.senders), 'sender')} reported{f': {counts}' if witness.senders else ''}.")
-    for one in sorted(witness.experiences.values(), key=lambda one: (_first_s(one), one.client, one.path)):
-        line(console, 2, (one.client, "bold"))
-        line(console, 4, (one.path, "bold"), f"  {_course(one)}")
-        line(console, 6, one.why)
+    print_line(
+        console, 0, f"{plural(len(observer.senders), 'sender')} reported{f': {counts}' if observer.senders else ''}."
+    )
+    for one in sorted(observer.records.values(), key=lambda one: (_first_change_s(one), one.client, one.path)):
+        print_line(console, 2, (one.client, "bold"))
+        print_line(console, 4, (one.path, "bold"), f"  {_describe(one)}")
+        print_line(console, 6, one.reason)
 
 
-def _first_s(one: Experience) -> float:
-    return min(moment for moment in (one.suspected_s, one.failed_over_s) if moment is not None)
+def _first_change_s(record: FailoverRecord) -> float:
+    return min(moment for moment in (record.suspected_s, record.failed_over_s) if moment is not None)
 
 
-def _course(one: Experience) -> str:
+def _describe(record: FailoverRecord) -> str:
     """What a sender went through, in words."""
     words = []
-    if one.suspected_s is not None:
-        words.append(f"suspect after {one.suspected_s:.0f} s")
-    words.append("did not fail over" if one.failed_over_s is None else f"failed over after {one.failed_over_s:.0f} s")
-    if one.came_back_s is not None:
-        words.append(f"healthy again after {one.came_back_s:.0f} s")
-    elif one.ended_s is not None:
-        words.append(f"the sender ended after {one.ended_s:.0f} s")
+    if record.suspected_s is not None:
+        words.append(f"suspect after {record.suspected_s:.0f} s")
+    words.append(
+        "did not fail over" if record.failed_over_s is None else f"failed over after {record.failed_over_s:.0f} s"
+    )
+    if record.recovered_s is not None:
+        words.append(f"healthy again after {record.recovered_s:.0f} s")
+    elif record.sender_ended_s is not None:
+        words.append(f"the sender ended after {record.sender_ended_s:.0f} s")
     else:
-        words.append("not seen coming back" if one.failed_over_s is not None else "still suspect")
+        words.append("not seen coming back" if record.failed_over_s is not None else "still suspect")
     return ", ".join(words)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from twinbus.server.settings import (
-    NEW_STORES,
+    DEFAULT_STORES,
+    ConfigurationError,
     InvalidSetting,
-    Misuse,
     ServeSettings,
     StartError,
     parse_port,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from twinbus.server.ready_file import ReadyFile
 
 _DEFAULTS: Final = ServeSettings(name="defaults", data=Path())
-_FAILED: Final = 1
-_MISUSED: Final = 2
-_OPTIONS: Final = {
+_EXIT_FAILED: Final = 1
+_EXIT_MISUSE: Final = 2
+_PARAMETER_NAMES: Final = {
     "store_dirs": "store_dir",
     "allowed_hosts": "allowed_host",
     "min_free_bytes": "min_free",
@@ -114,7 +114,7 @@ def serve(  # noqa: PLR0913  # one for each option
         typer.Option(
             metavar="NUMBER",
             help="Databases that entities are spread over; more can be added later, none removed.",
-            show_default=f"as many as --data has; {NEW_STORES} if it is new",
+            show_default=f"as many as --data has; {DEFAULT_STORES} if it is new",
         ),
     ] = None,
     store_dir: Annotated[
@@ -210,61 +210,63 @@ def serve(  # noqa: PLR0913  # one for each option
             "allowed_hosts": tuple(allowed_host or ()),
             "sync": not unsafe_no_sync,
         }
-        given = _given(context, options)
-        reread = partial(_settings, given, config)
+        given = _explicit_options(context, options)
+        reread = partial(_load_settings, given, config)
         try:
-            raise typer.Exit(_run(reread(), _show if show_connection_string else None, reread))
+            raise typer.Exit(_run(reread(), _print_connection_strings if show_connection_string else None, reread))
         except InvalidSetting as error:
-            raise _where_given(error, given, config) from None
-    except Misuse as error:
-        _stop(error, _MISUSED)
+            raise _error_at_source(error, given, config) from None
+    except ConfigurationError as error:
+        _exit_with_error(error, _EXIT_MISUSE)
     except StartError as error:
-        _stop(error, _FAILED)
+        _exit_with_error(error, _EXIT_FAILED)
 
 
-def _given(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+def _explicit_options(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that were typed, and so are not defaults."""
-    sources = {field: context.get_parameter_source(_OPTIONS.get(field, field)) for field in options}
+    sources = {field: context.get_parameter_source(_PARAMETER_NAMES.get(field, field)) for field in options}
     typed = {field for field, source in sources.items() if source is not None and source.name != "DEFAULT"}
     return {field: value for field, value in options.items() if field in typed}
 
 
-def _settings(given: Mapping[str, Any], config: Path | None) -> ServeSettings:
+def _load_settings(explicit: Mapping[str, Any], config: Path | None) -> ServeSettings:
     from_file: Mapping[str, Any] = {}
     if config is not None:
         # Not before it is needed: this reads filters, too.
         from twinbus.server.config.file import read_config  # noqa: PLC0415
 
-        from_file = read_config(config, given.get("name"))
-    chosen = {**from_file, **given}
+        from_file = read_config(config, explicit.get("name"))
+    chosen = {**from_file, **explicit}
     if "name" not in chosen:
-        raise Misuse("NAME is missing: say which namespace to serve, or give a --config that does")
+        raise ConfigurationError("NAME is missing: say which namespace to serve, or give a --config that does")
     if "data" not in chosen:
-        raise Misuse("--data is missing: say which directory keeps everything, or give a --config that does")
+        raise ConfigurationError(
+            "--data is missing: say which directory keeps everything, or give a --config that does"
+        )
     settings = ServeSettings(**chosen)
-    settings.check_given_ports(chosen)
+    settings.check_explicit_ports(chosen)
     return settings
 
 
-def _where_given(error: InvalidSetting, given: Mapping[str, Any], config: Path | None) -> Misuse:
+def _error_at_source(error: InvalidSetting, explicit: Mapping[str, Any], config: Path | None) -> ConfigurationError:
     """The error at its key in the file, if the value came from there and not from an option."""
     if config is None or config.suffix.lower() != ".toml":
         return error
     from twinbus.server.config import toml  # noqa: PLC0415  # not before it is needed
-    from twinbus.server.config.place import Place  # noqa: PLC0415
+    from twinbus.server.config.place import Location  # noqa: PLC0415
 
-    field = toml.field_of(error.option)
-    return error if field is None or field in given else toml.at_its_key(error, Place(config))
+    field = toml.field_of_option(error.option)
+    return error if field is None or field in explicit else toml.error_at_key(error, Location(config))
 
 
 def _run(
-    settings: ServeSettings, announce: Callable[[ReadyFile], None] | None, reread: Callable[[], ServeSettings]
+    settings: ServeSettings, on_ready: Callable[[ReadyFile], None] | None, reload_settings: Callable[[], ServeSettings]
 ) -> int:
     try:
         # Not before it is needed: help and errors should not wait for all that a server needs.
         from twinbus.server.main import run  # noqa: PLC0415
 
-        return run(settings, announce, reread)
+        return run(settings, on_ready, reload_settings)
     except StartError:
         raise
     except Exception as error:
@@ -272,13 +274,13 @@ def _run(
         raise StartError(f"the server failed: {type(error).__name__}: {error}") from error
 
 
-def _show(ready: ReadyFile) -> None:
+def _print_connection_strings(ready: ReadyFile) -> None:
     typer.echo(f"Namespace {ready.namespace} is served. For the messaging clients of the Azure SDKs:")
     typer.echo(f"    {ready.connection_string or 'none: no AMQP port is open'}")
     typer.echo(f"For their administration clients, which have to trust {ready.ca_file or 'your authority'}:")
     typer.echo(f"    {ready.admin_connection_string or 'none: the https port is not open'}")
 
 
-def _stop(error: StartError, code: int) -> NoReturn:
+def _exit_with_error(error: StartError, code: int) -> NoReturn:
     typer.echo(f"twinbus serve: {error}", err=True)
     raise typer.Exit(code)

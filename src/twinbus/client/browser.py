@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.model.message import BrokeredMessage
 
-_PREFETCH: int = 500
+_DEFAULT_PREFETCH: int = 500
 
 
 class MessageBrowser(MessageReceiver):
     """Sees each active message of a range once, in order."""
 
-    is_taking = False
+    consumes_messages = False
 
     def __init__(
         self,
@@ -42,20 +42,24 @@ class MessageBrowser(MessageReceiver):
         from_sequence_number: int = 0,
         to_sequence_number: int | None = None,
         fragment: int | None = None,
-        prefetch: int = _PREFETCH,
+        prefetch: int = _DEFAULT_PREFETCH,
     ) -> None:
         """Without `to_sequence_number` it goes on with what arrives."""
         super().__init__(factory, path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=prefetch)
-        self._first = self._next = from_sequence_number
-        self._last = to_sequence_number
+        self._first_number = self._next_number = from_sequence_number
+        self._last_number = to_sequence_number
         self._fragment = fragment
-        self._seen: dict[int, int] = {}
+        self._last_number_by_fragment: dict[int, int] = {}
         """The last number of each fragment that something was seen of."""
-        self._is_over = False
+        self._is_range_finished = False
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
         """All messages up to the last that was asked for; without one, for as long as the browser is open."""
-        while not self.is_closed and not self._is_over and (self._last is None or self._next <= self._last):
+        while (
+            not self.is_closed
+            and not self._is_range_finished
+            and (self._last_number is None or self._next_number <= self._last_number)
+        ):
             message = await self.receive()
             if message is not None:
                 yield message
@@ -73,37 +77,39 @@ class MessageBrowser(MessageReceiver):
             try:
                 page = await super().receive_batch(max_count, left_s)
             except RangeSeen:
-                self._is_over = True
+                self._is_range_finished = True
                 return []
-            fresh = [message for message in page if self._note(message.sequence_number)]
+            fresh = [message for message in page if self._record_number(message.sequence_number)]
             if fresh or not page:
                 return fresh
 
-    def _note(self, number: int) -> bool:
+    def _record_number(self, sequence_number: int) -> bool:
         """Whether a message was not seen before."""
-        fragment = number >> FRAGMENT_SHIFT
-        if number <= self._seen.get(fragment, -1):
+        fragment = sequence_number >> FRAGMENT_SHIFT
+        if sequence_number <= self._last_number_by_fragment.get(fragment, -1):
             return False
-        self._seen[fragment], self._next = number, number + 1
+        self._last_number_by_fragment[fragment], self._next_number = sequence_number, sequence_number + 1
         return True
 
     def _source(self) -> Source:
         """A link that is lost is attached anew behind what was seen; of several fragments, at the beginning."""
-        is_of_one = self._fragment is not None or self._seen.keys() <= {0}
-        limits: dict[str, object] = {"twinbus:from-sequence-number": self._next if is_of_one else self._first}
-        if self._last is not None:
-            limits["twinbus:to-sequence-number"] = self._last
+        is_of_one = self._fragment is not None or self._last_number_by_fragment.keys() <= {0}
+        limits: dict[str, object] = {
+            "twinbus:from-sequence-number": self._next_number if is_of_one else self._first_number
+        }
+        if self._last_number is not None:
+            limits["twinbus:to-sequence-number"] = self._last_number
         if self._fragment is not None:
             limits["twinbus:fragment"] = self._fragment
         return Source(address=self.path, distribution_mode=Symbol("copy"), filter=limits)
 
     def _link_properties(self) -> dict[str, object]:
         """Of the last messages of a range some may be gone: the namespace says when it is over."""
-        return {} if self._last is None else {"twinbus:ends-with-range": True}
+        return {} if self._last_number is None else {"twinbus:ends-with-range": True}
 
     async def positions(self) -> dict[str, int]:
         """What the entity said when the link was attached: its id, its lowest number and the next one."""
-        link = await self._attached()
+        link = await self._attached_link()
         names = ("entity-id", "low-sequence-number", "next-sequence-number")
         properties = link.attached.result().properties or {}
         return {name: int(str(properties.get(f"twinbus:{name}", 0))) for name in names}
@@ -122,7 +128,7 @@ class MessageBrowser(MessageReceiver):
             body["epoch"] = epoch
         if entity_id is not None:
             body["entity-id"] = entity_id
-        answer = await self._ask("twinbus:complete-up-to", body)
+        answer = await self._request("twinbus:complete-up-to", body)
         completed, skipped = int(str(answer.body.get("completed", 0))), int(str(answer.body.get("skipped", 0)))
         self.factory.events.publish(SettledInBulk(self.path, "completed in bulk", completed))
         return completed, skipped

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ALL_SESSIONS: Timestamp = Timestamp(253_402_300_800_000)
 """The year 10000: sessions that have messages or a state."""
-_PAGE: int = 100
+_PAGE_SIZE: int = 100
 
 
 class SendingClient(ClientEntity):
@@ -195,12 +195,12 @@ class ReceivingClient(ClientEntity):
             from_time = to_wire(updated_since)
         found: list[str] = []
         while True:
-            body = {"last-updated-time": from_time, "skip": Int(len(found)), "top": Int(_PAGE)}
-            answer = await self._ask("com.microsoft:get-message-sessions", body)
+            body = {"last-updated-time": from_time, "skip": Int(len(found)), "top": Int(_PAGE_SIZE)}
+            answer = await self._request("com.microsoft:get-message-sessions", body)
             ids = answer.body.get("sessions-ids")
             page = [str(one) for one in ids.items] if isinstance(ids, Array) else []
             found += page
-            if len(page) < _PAGE:
+            if len(page) < _PAGE_SIZE:
                 return found
 
     async def _close(self) -> None:

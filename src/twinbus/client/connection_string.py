@@ -16,7 +16,7 @@ AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
 HTTP_PORT: Final = 5300
 HTTPS_PORT: Final = 443
-_KEYS: Final = {
+_FIELD_NAMES: Final = {
     "endpoint": "Endpoint",
     "sharedaccesskeyname": "SharedAccessKeyName",
     "sharedaccesskey": "SharedAccessKey",
@@ -48,14 +48,14 @@ class ConnectionString:
         found: dict[str, str] = {}
         for part in text.strip().strip(";").split(";"):
             name, separator, value = part.partition("=")
-            known = _KEYS.get(name.strip().lower())
+            known = _FIELD_NAMES.get(name.strip().lower())
             if known is None or not separator:
-                known_ones = ", ".join(_KEYS.values())
+                known_ones = ", ".join(_FIELD_NAMES.values())
                 raise ValueError(f"the connection string has {name.strip()!r:.40}; it can have {known_ones}")
             if known in found:
                 raise ValueError(f"the connection string has {known} twice")
             found[known] = value.strip()
-        host, port = _place(found.get("Endpoint"))
+        host, port = _host_and_port(found.get("Endpoint"))
         has_key = "SharedAccessKeyName" in found and "SharedAccessKey" in found
         if has_key == ("SharedAccessSignature" in found):
             raise ValueError(
@@ -102,7 +102,7 @@ class ConnectionString:
         return None
 
 
-def _place(endpoint: str | None) -> tuple[str, int | None]:
+def _host_and_port(endpoint: str | None) -> tuple[str, int | None]:
     if not endpoint:
         raise ValueError("the connection string has no Endpoint: it starts with Endpoint=sb://")
     parts = urlsplit(endpoint)

@@ -30,10 +30,10 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits, Settings
-from twinbus.client.errors import ConnectionFailed, ConnectionLost, from_peer
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, error_from_peer
 from twinbus.client.lease import Leases
-from twinbus.client.receiving_link import ReceivingLink
-from twinbus.client.sending_link import SendingLink
+from twinbus.client.receiving_link import ReceiverLink
+from twinbus.client.sending_link import SenderLink
 from twinbus.model.callbacks import do_nothing
 from twinbus.model.errors import Unauthorized
 
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     from twinbus.amqp.session import Session
     from twinbus.model.errors import ServiceBusError
 
-LINKS_OF_A_SESSION: Final = 200
+MAX_LINKS_PER_SESSION: Final = 200
 """Azure allows 256."""
 MAX_MESSAGE_BYTES: Final = 104_857_600
 """Azure's largest; what an entity takes, it says itself."""
-_LIMITS: Final = Limits(max_message_size=MAX_MESSAGE_BYTES, max_assembling_bytes=4 * MAX_MESSAGE_BYTES)
-CLIENT_ID: Final = "twinbus:client-id"
+_CONNECTION_LIMITS: Final = Limits(max_message_size=MAX_MESSAGE_BYTES, max_assembling_bytes=4 * MAX_MESSAGE_BYTES)
+CLIENT_ID_PROPERTY: Final = "twinbus:client-id"
 """A property of the connection: under what a server of ours counts what we use."""
-_PRODUCT: Final[dict[str, object]] = {"product": "twinbus", "version": __version__}
+_PRODUCT_PROPERTIES: Final[dict[str, object]] = {"product": "twinbus", "version": __version__}
 
 
-class Conversation:
+class AmqpConnection:
     """The handler of one connection."""
 
     def __init__(self, peer: aio.Peer) -> None:
@@ -73,7 +73,7 @@ class Conversation:
         self._sessions: list[Session] = []
 
     @classmethod
-    async def begin(
+    async def connect(
         cls,
         *,
         host: str,
@@ -82,14 +82,14 @@ class Conversation:
         client_id: str,
         idle_timeout_s: float,
         timeout_s: float,
-    ) -> Conversation:
+    ) -> AmqpConnection:
         """Connect and open; ConnectionFailed says why that did not work, Unauthorized that we are not wanted."""
         settings = Settings(
             container_id=client_id,
             hostname=host,
-            properties={**_PRODUCT, CLIENT_ID: client_id},
+            properties={**_PRODUCT_PROPERTIES, CLIENT_ID_PROPERTY: client_id},
             idle_timeout_ms=round(idle_timeout_s * 1000),
-            limits=_LIMITS,
+            limits=_CONNECTION_LIMITS,
         )
         make = partial(_make_connection, settings)
         try:
@@ -112,13 +112,13 @@ class Conversation:
 
     def attach_sender(
         self, name: str, *, target: Composite, source: Composite, properties: dict[str, object] | None = None
-    ) -> SendingLink:
+    ) -> SenderLink:
         """Ask for a link to send on."""
         with _link_errors():
-            link = self._session().attach_sender(
+            link = self._session_with_room().attach_sender(
                 f"{name}-{uuid.uuid4()}", target=target, source=source, snd_settle_mode=0, properties=properties
             )
-        return SendingLink(link)
+        return SenderLink(link)
 
     def attach_receiver(
         self,
@@ -126,26 +126,26 @@ class Conversation:
         *,
         source: Composite,
         target: Composite,
-        is_settled: bool = False,
+        is_presettled: bool = False,
         properties: dict[str, object] | None = None,
-    ) -> ReceivingLink:
+    ) -> ReceiverLink:
         """Ask for a link to receive on. `is_settled`: messages come without a lock, and are gone."""
         with _link_errors():
-            link = self._session().attach_receiver(
+            link = self._session_with_room().attach_receiver(
                 f"{name}-{uuid.uuid4()}",
                 source=source,
                 target=target,
-                snd_settle_mode=1 if is_settled else 0,
-                rcv_settle_mode=0 if is_settled else 1,
+                snd_settle_mode=1 if is_presettled else 0,
+                rcv_settle_mode=0 if is_presettled else 1,
                 properties=properties,
             )
-        return ReceivingLink(link)
+        return ReceiverLink(link)
 
-    def _session(self) -> Session:
+    def _session_with_room(self) -> Session:
         if self.lost.done():
             raise ConnectionLost(str(self.lost.result()))
         for session in self._sessions:
-            if len(session.links) < LINKS_OF_A_SESSION and not session.is_dropped:
+            if len(session.links) < MAX_LINKS_PER_SESSION and not session.is_dropped:
                 return session
         session = self._peer.connection.begin_session()
         self._sessions = [one for one in self._sessions if not one.is_dropped]
@@ -158,52 +158,52 @@ class Conversation:
         """Hand an event to the link it is about. The hot ones come first."""
         if isinstance(event, SendsUpdated | CreditGranted):
             owner = event.link.context
-            assert isinstance(owner, SendingLink)
+            assert isinstance(owner, SenderLink)
             if isinstance(event, SendsUpdated):
-                owner.updated(event.deliveries, event.state)
+                owner.on_sends_updated(event.deliveries, event.state)
             else:
-                owner.credited()
+                owner.on_credit_granted()
         elif isinstance(event, DeliveriesReceived | ReceiptsUpdated | Drained):
             receiving = event.link.context
-            assert isinstance(receiving, ReceivingLink)
+            assert isinstance(receiving, ReceiverLink)
             if isinstance(event, DeliveriesReceived):
-                receiving.received(event.deliveries)
+                receiving.on_deliveries_received(event.deliveries)
             elif isinstance(event, ReceiptsUpdated):
-                receiving.updated(event.deliveries, event.state)
+                receiving.on_receipts_updated(event.deliveries, event.state)
             else:
-                receiving.drained()
+                receiving.on_drained()
         elif isinstance(event, AttachConfirmed | LinkDetached):
             link = event.link.context
-            if isinstance(link, SendingLink | ReceivingLink):
+            if isinstance(link, SenderLink | ReceiverLink):
                 if isinstance(event, AttachConfirmed):
-                    self._confirmed(link, event.attach)
+                    self._on_attach_confirmed(link, event.attach)
                 else:
-                    self._detached(link, event)
+                    self._on_link_detached(link, event)
         else:
-            self._on_state(event)
+            self._on_connection_event(event)
 
-    def _confirmed(self, link: SendingLink | ReceivingLink, attach: Attach) -> None:
-        if isinstance(link, ReceivingLink) and link.failure is None:
-            link.lease = self._leases.grant(attach.properties, link.asked_s)
-        link.confirmed(attach)
+    def _on_attach_confirmed(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
+        if isinstance(link, ReceiverLink) and link.failure is None:
+            link.lease = self._leases.grant(attach.properties, link.requested_s)
+        link.on_attach_confirmed(attach)
 
-    def _on_state(self, event: Event) -> None:
+    def _on_connection_event(self, event: Event) -> None:
         if isinstance(event, ConnectionOpened) and not self.opened.done():
             self.opened.set_result(None)
         elif isinstance(event, SaslFailed):
-            self._end(Unauthorized(f"the namespace does not let us in: {event.reason}"))
+            self._fail(Unauthorized(f"the namespace does not let us in: {event.reason}"))
         elif isinstance(event, ConnectionClosed):
-            self._end(from_peer(event.error))
+            self._fail(error_from_peer(event.error))
 
-    def _detached(self, link: SendingLink | ReceivingLink, event: LinkDetached) -> None:
-        link.detached(event)
+    def _on_link_detached(self, link: SenderLink | ReceiverLink, event: LinkDetached) -> None:
+        link.on_link_detached(event)
         if isinstance(link.failure, Unauthorized):
             self.on_unauthorized()
 
     def on_writable(self) -> None:
         """Links send as they are asked to: what the socket does not take waits in it, bounded by credit."""
 
-    def _end(self, error: ServiceBusError) -> None:
+    def _fail(self, error: ServiceBusError) -> None:
         if not self.lost.done():
             self.lost.set_result(error)
         if not self.opened.done():
@@ -213,7 +213,7 @@ class Conversation:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     @property
-    def silent_s(self) -> float:
+    def silence_s(self) -> float:
         """For how long nothing was heard."""
         return asyncio.get_running_loop().time() - self._peer.connection.last_received
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from twinbus.client.attempts import Doubt
+from twinbus.client.attempts import OperationOutcome
 from twinbus.client.errors import ObjectClosed
-from twinbus.model.path import relative
+from twinbus.model.path import relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.requests import Answer
+    from twinbus.client.requests import Response
     from twinbus.client.retry import RetryPolicy
 
 
@@ -28,10 +28,10 @@ class ClientEntity:
         if not path.strip("/"):
             raise ValueError("the path of an entity is empty")
         self.factory = factory
-        self.path = relative(path)
+        self.path = relative_path(path)
         self.is_closed = False
         factory.check_open()
-        factory.adopt(self)
+        factory.register(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path!r}{' closed' if self.is_closed else ''}>"
@@ -54,13 +54,13 @@ class ClientEntity:
         """End it. May be called again."""
         if not self.is_closed:
             self.is_closed = True
-            self.factory.forget(self)
+            self.factory.unregister(self)
             await self._close()
 
     async def _close(self) -> None:
         """End its links."""
 
-    async def _ask(
+    async def _request(
         self,
         operation: str,
         body: Mapping[str, object] | Callable[[bool], Mapping[str, object]],
@@ -68,22 +68,22 @@ class ClientEntity:
         timeout_s: float | None = None,
         policy: RetryPolicy | None = None,
         link_name: str | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Ask the entity's `$management`, with retries.
 
         If `body` depends on whether an earlier attempt may have been carried out, it is called with that.
         """
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
-        doubt = Doubt()
+        doubt = OperationOutcome()
 
-        async def attempt() -> Answer:
+        async def attempt() -> Response:
             asked = body(doubt.may_have_happened) if callable(body) else body
-            return await self.factory.ask(
-                self.path, operation, asked, timeout_s=limit_s, link_name=link_name, doubt=doubt
+            return await self.factory.request(
+                self.path, operation, asked, timeout_s=limit_s, link_name=link_name, outcome=doubt
             )
 
-        with doubt.told():
-            return await self.factory.run(
-                f"{operation} of '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, doubt=doubt
+        with doubt.adjusted_errors():
+            return await self.factory.run_with_retries(
+                f"{operation} of '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, outcome=doubt
             )

@@ -53,7 +53,7 @@ class MessageNotHeld(CallerError):
     """The message is under no lock that this receiver could settle: it was settled, peeked, or received and deleted."""
 
 
-_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
+_ERROR_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
     kind.condition: kind
     for kind in (
         model.InternalFault,
@@ -82,20 +82,20 @@ _BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
         model.TransactionTimeout,
     )
 }
-_LOST: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
-_FRAGMENT: Final = "twinbus:fragment"
+_CONNECTION_LOST_CONDITIONS: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
+_INFO_FRAGMENT: Final = "twinbus:fragment"
 """In the info of an error of twinbus: the fragment of a partitioned entity that it is about."""
-_ERROR: Final = "twinbus:error"
+_INFO_ERROR_NAME: Final = "twinbus:error"
 """... its name, where the condition is shared."""
-_STORED: Final = "twinbus:stored"
+_INFO_STORED: Final = "twinbus:stored"
 """... the positions of those messages of a batch that are stored, where others are not."""
-_UNSURE: Final = "twinbus:unsure"
+_INFO_UNSURE: Final = "twinbus:unsure"
 """... and of those that may be stored, too."""
-_MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
+_INFO_MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
 """... and whether the operation may have been carried out, where the server knows more than the error's class says."""
-_PLEASE_WAIT: Final = re.compile(r"\bwait (\d+) seconds?\b", re.IGNORECASE)
+_WAIT_SECONDS_PATTERN: Final = re.compile(r"\bwait (\d+) seconds?\b", re.IGNORECASE)
 """How Azure names a pause: "Error code : 50002. Please wait 4 seconds and try again."."""
-_SHORTEST_PAUSE_S: Final = 0.1
+_MIN_PAUSE_S: Final = 0.1
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
@@ -106,14 +106,14 @@ class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
         CallerError.__init__(self, text)
 
 
-def error_of(condition: str | None, description: str | None) -> ServiceBusError:
+def error_for_condition(condition: str | None, description: str | None) -> ServiceBusError:
     """What a namespace's answer is here."""
     text = description or condition or "the peer gave no reason"
-    if condition is None or condition in _LOST:
+    if condition is None or condition in _CONNECTION_LOST_CONDITIONS:
         return ConnectionLost(text)
     if condition == "amqp:not-found":
         return EntityNotFound(text)
-    kind = _BY_CONDITION.get(condition)
+    kind = _ERROR_BY_CONDITION.get(condition)
     if kind is model.ServerBusy:
         return server_busy(text)
     return kind(text) if kind is not None else UnknownAnswer(f"{condition}: {text}")
@@ -122,10 +122,10 @@ def error_of(condition: str | None, description: str | None) -> ServiceBusError:
 def server_busy(text: str, retry_after: str | None = None) -> model.ServerBusy:
     """Return the error of a busy server, with the pause that it asks for: in a `Retry-After` header, or in its text."""
     busy = model.ServerBusy(text)
-    named = _PLEASE_WAIT.search(text)
+    named = _WAIT_SECONDS_PATTERN.search(text)
     seconds = retry_after if retry_after is not None and retry_after.isdecimal() else named and named[1]
     if seconds:
-        busy.retry_after_s = max(float(seconds), _SHORTEST_PAUSE_S)
+        busy.retry_after_s = max(float(seconds), _MIN_PAUSE_S)
     return busy
 
 
@@ -135,33 +135,33 @@ class UnknownAnswer(ServiceBusError):
     may_have_happened = True
 
 
-def from_peer(error: Error | None) -> ServiceBusError:
+def error_from_peer(error: Error | None) -> ServiceBusError:
     """The same, of an AMQP error."""
     if error is None:
-        return error_of(None, None)
-    return with_info(error_of(str(error.condition), error.description), error.info or {})
+        return error_for_condition(None, None)
+    return with_error_info(error_for_condition(str(error.condition), error.description), error.info or {})
 
 
-def with_info(found: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusError:
+def with_error_info(error: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusError:
     """The same, with what twinbus says beside the condition."""
-    fragment = info.get(_FRAGMENT)
-    if isinstance(found, model.PartlyStored):
-        found.stored = _places(info.get(_STORED)) or ()
-        found.unsure = _places(info.get(_UNSURE))
-    if isinstance(found, model.InternalFault) and info.get(_ERROR) == model.DiskFull.__name__:
-        found = model.DiskFull(str(found))
+    fragment = info.get(_INFO_FRAGMENT)
+    if isinstance(error, model.PartlyStored):
+        error.stored = _positions(info.get(_INFO_STORED)) or ()
+        error.unsure = _positions(info.get(_INFO_UNSURE))
+    if isinstance(error, model.InternalFault) and info.get(_INFO_ERROR_NAME) == model.DiskFull.__name__:
+        error = model.DiskFull(str(error))
     if isinstance(fragment, int):
-        if isinstance(found, model.InternalFault):  # the condition that both have
-            found = model.FragmentUnavailable(str(found))
-        found.fragment = int(fragment)
-    known = info.get(_MAY_HAVE_HAPPENED)
+        if isinstance(error, model.InternalFault):  # the condition that both have
+            error = model.FragmentUnavailable(str(error))
+        error.fragment = int(fragment)
+    known = info.get(_INFO_MAY_HAVE_HAPPENED)
     if isinstance(known, bool):
-        found.may_have_happened = known
-    return found
+        error.may_have_happened = known
+    return error
 
 
-def _places(given: object) -> list[int] | None:
-    return [int(place) for place in given if isinstance(place, int)] if isinstance(given, list) else None
+def _positions(value: object) -> list[int] | None:
+    return [int(place) for place in value if isinstance(place, int)] if isinstance(value, list) else None
 
 
 def may_have_happened(error: BaseException) -> bool:

@@ -27,7 +27,7 @@ FROM_SPOOL: Final = "from the spool"
 """The reason of an event about a message that the application sent before: then it was spooled."""
 
 
-class Published(Protocol):
+class PublishedEvent(Protocol):
     """Whatever can be published."""
 
     @property
@@ -35,32 +35,32 @@ class Published(Protocol):
         """By which listeners ask for it."""
 
 
-class Events:
+class EventPublisher:
     """The listeners of one publisher."""
 
     def __init__(self) -> None:
         """Nobody listens."""
-        self.wanted: frozenset[Kind] = frozenset()
+        self.listened_kinds: frozenset[Kind] = frozenset()
         """The kinds that somebody listens for; empty if nobody listens."""
         self._listeners: list[tuple[Callable[[Any], None], Collection[Kind]]] = []
 
-    def wants(self, kind: Kind) -> bool:
+    def is_wanted(self, kind: Kind) -> bool:
         """Return whether an event of this kind has to be made: callers ask before each message moved."""
-        return kind in self.wanted
+        return kind in self.listened_kinds
 
     def listen(self, listener: Callable[[Any], None], kinds: Collection[Kind]) -> Callable[[], None]:
         """Call `listener` with each event of these kinds, until the returned function is called."""
         entry = (listener, kinds)
         self._listeners.append(entry)
-        self.wanted |= frozenset(kinds)
-        return lambda: self._forget(entry)
+        self.listened_kinds |= frozenset(kinds)
+        return lambda: self._remove(entry)
 
-    def _forget(self, entry: tuple[Callable[[Any], None], Collection[Kind]]) -> None:
+    def _remove(self, entry: tuple[Callable[[Any], None], Collection[Kind]]) -> None:
         if entry in self._listeners:
             self._listeners.remove(entry)
-            self.wanted = frozenset(kind for _, kinds in self._listeners for kind in kinds)
+            self.listened_kinds = frozenset(kind for _, kinds in self._listeners for kind in kinds)
 
-    def publish(self, event: Published) -> None:
+    def publish(self, event: PublishedEvent) -> None:
         """Call the listeners of this kind of event. If one raises, the others are called all the same."""
         for listener, kinds in list(self._listeners):
             if event.kind not in kinds:
@@ -88,9 +88,9 @@ class Sent(MessageEvent):
 
     path: str
     messages: Sequence[BrokeredMessage]
-    scheduled: Sequence[int] = ()
+    scheduled_sequence_numbers: Sequence[int] = ()
     """The sequence numbers of scheduled messages."""
-    transaction: str | None = None
+    transaction_key: str | None = None
     is_from_spool: bool = False
     """The application sent them before, and they were kept on the local disk."""
 
@@ -110,9 +110,9 @@ class Settled(MessageEvent):
 
     path: str
     message: BrokeredMessage
-    how: str
+    settlement: str
     """completed, abandoned..."""
-    transaction: str | None = None
+    transaction_key: str | None = None
     error: BaseException | None = None
 
 
@@ -128,7 +128,7 @@ class SettledInBulk(MessageEvent):
     """So many messages were deleted or completed by one request, which does not name them."""
 
     path: str
-    how: str
+    settlement: str
     count: int
 
 
@@ -144,7 +144,7 @@ class ScheduleCancelled(MessageEvent):
 class TransactionEnded(MessageEvent):
     """The sends and settlements of a transaction have happened, have not, or nobody knows."""
 
-    transaction: str
+    transaction_key: str
     outcome: str
 
 

@@ -19,15 +19,15 @@ from twinbus.client.attempts import SharedAttempt
 from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.conversation import Conversation
+from twinbus.client.conversation import AmqpConnection
 from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed
-from twinbus.client.events import Events
+from twinbus.client.events import EventPublisher
 from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
-from twinbus.client.requests import RequestLinks
+from twinbus.client.requests import RequestResponseLinks
 from twinbus.client.sender import MessageSender
-from twinbus.client.settings import FactorySettings, FactoryState, read_options, trust
-from twinbus.client.tokens import Tokens, provider_of
+from twinbus.client.settings import FactorySettings, FactoryState, settings_from_options, tls_context
+from twinbus.client.tokens import CbsAuthorizer, token_provider_for
 from twinbus.client.transaction import Transaction
 from twinbus.model.errors import ServiceBusError
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from twinbus.client.attempts import Doubt
+    from twinbus.client.attempts import OperationOutcome
     from twinbus.client.entity import ClientEntity
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
-    from twinbus.client.requests import Answer
+    from twinbus.client.requests import Response
     from twinbus.client.retry import RetryPolicy
     from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
@@ -49,7 +49,7 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 30.0
-SILENCE_S: Final = 0.5
+MIN_SILENCE_S: Final = 0.5
 """A shorter silence says nothing."""
 
 
@@ -73,15 +73,15 @@ class MessagingFactory:
         """Set when it is closed or faulted."""
         self.pairing: Pairing | None = None
         """The pair of which it is the primary."""
-        self.events = Events()
+        self.events = EventPublisher()
         """What becomes of messages."""
-        self._provider = token_provider or provider_of(where, self.settings.clock)
-        self._tls = None if where.is_emulator else self.settings.tls or trust(None)
-        self._conversation: Conversation | None = None
-        self._tokens: Tokens | None = None
-        self._connecting = SharedAttempt(f"connecting to {self.address}", self._begin, CONNECT_TIMEOUT_S)
-        self._management: dict[str, RequestLinks] = {}
-        self._made: set[ClientEntity] = set()
+        self._token_provider = token_provider or token_provider_for(where, self.settings.clock)
+        self._tls_context = None if where.is_emulator else self.settings.tls or tls_context(None)
+        self._connection: AmqpConnection | None = None
+        self._authorizer: CbsAuthorizer | None = None
+        self._connect_attempt = SharedAttempt(f"connecting to {self.address}", self._open_connection, CONNECT_TIMEOUT_S)
+        self._management_links: dict[str, RequestResponseLinks] = {}
+        self._entities: set[ClientEntity] = set()
         self._watchers: list[Callable[[MessagingFactory], None]] = []
 
     @classmethod
@@ -92,7 +92,7 @@ class MessagingFactory:
         authorities in `ca_file`, or by this machine's.
         """
         provider = options.get("token_provider")
-        return cls(ConnectionString.parse(text), read_options(options), token_provider=provider)
+        return cls(ConnectionString.parse(text), settings_from_options(options), token_provider=provider)
 
     def __repr__(self) -> str:
         return f"<MessagingFactory {self.address} {self.state.value}>"
@@ -107,14 +107,14 @@ class MessagingFactory:
         """
         self.check_open()
         check_pair(self, options)
-        uncovered = sorted({one.path for one in self._made if isinstance(one, MessageSender)})
+        uncovered = sorted({one.path for one in self._entities if isinstance(one, MessageSender)})
         pairing = self.pairing = Pairing(self, options)
         try:
             await pairing.start()
         except BaseException:
             self.pairing = None
-            await pairing.end()
-            await pairing.seen.close()
+            await pairing.stop()
+            await pairing.observers.close()
             raise
         if uncovered:
             log.warning("senders made before the pairing are not covered by it: %s", ", ".join(uncovered))
@@ -211,7 +211,7 @@ class MessagingFactory:
     @property
     def is_connected(self) -> bool:
         """There is a connection now."""
-        return self._conversation is not None and self._conversation.is_open
+        return self._connection is not None and self._connection.is_open
 
     def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
         """Have `watcher` called whenever `state` or `is_connected` has changed."""
@@ -228,8 +228,8 @@ class MessagingFactory:
         """End everything made here, then the connection. May be called again."""
         if self.state is not FactoryState.OPEN:
             return
-        self._change(FactoryState.CLOSED)
-        await asyncio.gather(*[one.close() for one in list(self._made)], return_exceptions=True)
+        self._set_state(FactoryState.CLOSED)
+        await asyncio.gather(*[one.close() for one in list(self._entities)], return_exceptions=True)
         await self._disconnect()
 
     def abort(self, fault: BaseException) -> None:
@@ -238,19 +238,19 @@ class MessagingFactory:
             return
         self.fault = fault
         log.error("the factory for %s has faulted: %s", self.address, fault)
-        self._change(FactoryState.FAULTED)
-        self._connecting.cancel()
-        if self._tokens is not None:
-            self._tokens.close()
-        if self._conversation is not None:
-            self._conversation.abort()
+        self._set_state(FactoryState.FAULTED)
+        self._connect_attempt.cancel()
+        if self._authorizer is not None:
+            self._authorizer.close()
+        if self._connection is not None:
+            self._connection.abort()
 
-    def _change(self, state: FactoryState) -> None:
+    def _set_state(self, state: FactoryState) -> None:
         self.state = state
         self.ended.set()
-        self._tell()
+        self._notify_watchers()
 
-    def _tell(self) -> None:
+    def _notify_watchers(self) -> None:
         for watcher in list(self._watchers):
             try:
                 watcher(self)
@@ -259,68 +259,68 @@ class MessagingFactory:
 
     # --- the connection: for what is made here ------------------------------------------------------------------------
 
-    def adopt(self, one: ClientEntity) -> None:
+    def register(self, entity: ClientEntity) -> None:
         """Something was made that ends with the factory."""
-        self._made.add(one)
+        self._entities.add(entity)
 
-    def forget(self, one: ClientEntity) -> None:
+    def unregister(self, entity: ClientEntity) -> None:
         """It has ended before."""
-        self._made.discard(one)
+        self._entities.discard(entity)
 
-    async def converse(self, path: str) -> Conversation:
+    async def authorized_connection(self, path: str) -> AmqpConnection:
         """The connection, with a token shown for an entity."""
         self.check_open()
-        conversation = self._conversation
+        conversation = self._connection
         if conversation is None or not conversation.is_open:
             try:
-                conversation = await self._connecting.result()
+                conversation = await self._connect_attempt.result()
             except ConnectionFailed:
                 self.check_open()  # it may have been closed meanwhile
                 raise
-        assert self._tokens is not None
-        await self._tokens.show(path)
+        assert self._authorizer is not None
+        await self._authorizer.authorize(path)
         return conversation
 
-    async def _begin(self) -> Conversation:
+    async def _open_connection(self) -> AmqpConnection:
         settings, where = self.settings, self.where
-        conversation = await Conversation.begin(
+        conversation = await AmqpConnection.connect(
             host=where.host,
             port=where.amqp_port,
-            tls=self._tls,
+            tls=self._tls_context,
             client_id=settings.client_id,
             idle_timeout_s=settings.idle_timeout_s,
             timeout_s=min(CONNECT_TIMEOUT_S, settings.operation_timeout_s),
         )
-        if self._tokens is not None:
-            self._tokens.close()
-        self._conversation, self._management = conversation, {}
-        self._tokens = Tokens(conversation, self._provider, where.host, settings.clock)
-        conversation.lost.add_done_callback(lambda _: self._tell())
-        self._tell()
+        if self._authorizer is not None:
+            self._authorizer.close()
+        self._connection, self._management_links = conversation, {}
+        self._authorizer = CbsAuthorizer(conversation, self._token_provider, where.host, settings.clock)
+        conversation.lost.add_done_callback(lambda _: self._notify_watchers())
+        self._notify_watchers()
         return conversation
 
-    def drop_if_silent(self, for_s: float) -> None:
+    def drop_if_silent(self, limit_s: float) -> None:
         """Give up a connection on which nothing was heard for so long: whoever waits there is told now.
 
         Its peer is gone or stands still; if it comes back, TCP may take minutes to notice, and a new connection none.
         """
-        conversation = self._conversation
-        if for_s < SILENCE_S:
+        conversation = self._connection
+        if limit_s < MIN_SILENCE_S:
             return
-        if conversation is not None and conversation.is_open and conversation.silent_s >= for_s:
-            log.warning("nothing was heard from %s for %.1f s: the connection is given up", self.address, for_s)
+        if conversation is not None and conversation.is_open and conversation.silence_s >= limit_s:
+            log.warning("nothing was heard from %s for %.1f s: the connection is given up", self.address, limit_s)
             conversation.abort()
-        elif self._connecting.lasts_s >= for_s:
-            self._connecting.cancel()
+        elif self._connect_attempt.elapsed_s >= limit_s:
+            self._connect_attempt.cancel()
 
     async def _disconnect(self) -> None:
-        self._connecting.cancel()
-        if self._tokens is not None:
-            self._tokens.close()
-        if self._conversation is not None:
-            await self._conversation.close()
+        self._connect_attempt.cancel()
+        if self._authorizer is not None:
+            self._authorizer.close()
+        if self._connection is not None:
+            await self._connection.close()
 
-    async def ask(
+    async def request(
         self,
         path: str,
         operation: str,
@@ -328,47 +328,47 @@ class MessagingFactory:
         *,
         timeout_s: float,
         link_name: str | None = None,
-        doubt: Doubt | None = None,
-    ) -> Answer:
+        outcome: OperationOutcome | None = None,
+    ) -> Response:
         """Ask an entity's `$management`; the answer if it is good (2xx), else its error.
 
         `doubt` is told if the operation may have been carried out although there is no good answer.
         """
-        conversation = await self.converse(path)
-        links = self._management.get(path)
+        conversation = await self.authorized_connection(path)
+        links = self._management_links.get(path)
         if links is None or links.failure is not None:
             if links is not None:
                 links.detach()
-            links = self._management[path] = RequestLinks(conversation, f"{path}/$management")
+            links = self._management_links[path] = RequestResponseLinks(conversation, f"{path}/$management")
         await links.open()
         properties: dict[str, object] = {"operation": operation, "type": "entity-mgmt"}
         if link_name is not None:
             properties["associated-link-name"] = link_name
         try:
-            answer = await links.ask(properties, dict(body), timeout_s=timeout_s, doubt=doubt)
-            if not answer.is_good:
+            answer = await links.request(properties, dict(body), timeout_s=timeout_s, outcome=outcome)
+            if not answer.is_success:
                 raise answer.error
         except ServiceBusError as error:
-            if doubt is not None:
-                doubt.note(error)
+            if outcome is not None:
+                outcome.note_failure(error)
             raise
         return answer
 
-    async def run(
+    async def run_with_retries(
         self,
-        what: str,
+        description: str,
         attempt: Callable[[], Awaitable[T]],
         *,
         timeout_s: float | None,
         policy: RetryPolicy | None = None,
-        doubt: Doubt | None = None,
+        outcome: OperationOutcome | None = None,
     ) -> T:
         """Try, and try again as the retry policy says, within the operation's time."""
-        return await attempts.run(
-            what,
+        return await attempts.run_with_retries(
+            description,
             attempt,
             limit_s=self.settings.operation_timeout_s if timeout_s is None else timeout_s,
             policy=policy if policy is not None else self.settings.retry_policy,
             check_open=self.check_open,
-            doubt=doubt,
+            outcome=outcome,
         )

@@ -35,7 +35,7 @@ from twinbus.client.events import (
     SettledInBulk,
     TransactionEnded,
 )
-from twinbus.client.journal_file import LONGEST_TEXT, JournalFiles
+from twinbus.client.journal_file import MAX_TEXT_LENGTH, JournalFiles
 from twinbus.client.pairing.events import PairingEvent
 from twinbus.model.annotations import ENQUEUED_TIME
 from twinbus.model.times import duration_ms
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-BATCH: Final = 10_000
+BATCH_ROWS: Final = 10_000
 """Rows that are written as soon as there are so many; fewer wait for a second."""
-EVERY_S: Final = 1.0
-ALIVE_S: Final = 30.0
+WRITE_INTERVAL_S: Final = 1.0
+ALIVE_INTERVAL_S: Final = 30.0
 """A journal that had nothing to write for so long says so: one that is silent for much longer has ended."""
-MOST_WAITING: Final = 100_000
-CLOSE_S: Final = 10.0
+MAX_QUEUED_ROWS: Final = 100_000
+CLOSE_TIMEOUT_S: Final = 10.0
 """How long a disk that does not take the last rows holds up the end."""
-_SENDS: Final = frozenset({"parked", "spooled"})
+_SEND_OUTCOMES: Final = frozenset({"parked", "spooled"})
 """Events that are the outcome of a send."""
 
 
@@ -71,18 +71,18 @@ class Journal:
         self.clock = clock if clock is not None else SystemClock()
         self.lost = 0
         """Rows that the disk was too slow for."""
-        self._told_lost = 0
-        self._losing = threading.Lock()
+        self._reported_lost = 0
+        self._lost_lock = threading.Lock()
         self._files = JournalFiles(folder, self.clock)
-        self._waiting: deque[Row] = deque()
-        self._pending: list[Row] = []
+        self._queued_rows: deque[Row] = deque()
+        self._unwritten_rows: list[Row] = []
         """Rows that could not be written: they are tried again."""
-        self._ends: list[Callable[[], None]] = []
+        self._unsubscribes: list[Callable[[], None]] = []
         """Called to hear no more of a factory."""
         self._wake = threading.Event()
         self._is_closed = False
-        self._written_s = time.monotonic()
-        self._waiting.append(self._about_itself("began"))
+        self._last_write_s = time.monotonic()
+        self._queued_rows.append(self._journal_row("began"))
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="twinbus-journal", daemon=True)
         self._thread.start()
@@ -92,27 +92,27 @@ class Journal:
         """Write down, from now on, what a factory's senders and receivers do."""
         settings = factory.settings
         rows = FactoryJournal(self, factory.address, settings.client_id, settings.clock)
-        self._ends.append(factory.events.listen(rows.hear, MESSAGE_EVENTS))
+        self._unsubscribes.append(factory.events.listen(rows.on_event, MESSAGE_EVENTS))
         return rows
 
     def write(self, row: Row) -> None:
         """Have a row written soon."""
-        waiting = self._waiting
-        if len(waiting) >= MOST_WAITING or self._is_closed:
-            with self._losing:
+        waiting = self._queued_rows
+        if len(waiting) >= MAX_QUEUED_ROWS or self._is_closed:
+            with self._lost_lock:
                 self.lost += 1
             return
         waiting.append(row)
-        if len(waiting) == BATCH:
+        if len(waiting) == BATCH_ROWS:
             self._wake.set()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Have what waits written at once."""
         self._wake.set()
 
     async def close(self) -> None:
         """Write what waits, and end. May be called again."""
-        for end in self._ends:
+        for end in self._unsubscribes:
             end()
         try:
             await asyncio.to_thread(self.close_now)
@@ -125,24 +125,24 @@ class Journal:
             self._is_closed = True
             atexit.unregister(self.close_now)
             self._wake.set()
-        self._thread.join(CLOSE_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
 
     # --- on the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._is_closed:
-            self._wake.wait(EVERY_S)
+            self._wake.wait(WRITE_INTERVAL_S)
             self._wake.clear()
-            if not self._waiting and time.monotonic() - self._written_s >= ALIVE_S:
-                self._waiting.append(self._about_itself("alive"))
-            self._write_waiting()
-        self._waiting.append(self._about_itself("ended"))
-        self._write_waiting()
+            if not self._queued_rows and time.monotonic() - self._last_write_s >= ALIVE_INTERVAL_S:
+                self._queued_rows.append(self._journal_row("alive"))
+            self._write_queued()
+        self._queued_rows.append(self._journal_row("ended"))
+        self._write_queued()
         self._files.close()
 
-    def _write_waiting(self) -> None:
-        while rows := self._pending or self._next():
-            self._pending = rows
+    def _write_queued(self) -> None:
+        while rows := self._unwritten_rows or self._next_rows():
+            self._unwritten_rows = rows
             try:
                 self._files.write(rows)
             except OSError as error:
@@ -150,23 +150,23 @@ class Journal:
                 return
             except Exception:
                 log.exception("%d rows of the journal cannot be written", len(rows))
-                with self._losing:
+                with self._lost_lock:
                     self.lost += len(rows)
-                self._pending = []
+                self._unwritten_rows = []
                 return
-            self._pending = []
-            self._written_s = time.monotonic()
+            self._unwritten_rows = []
+            self._last_write_s = time.monotonic()
 
-    def _next(self) -> list[Row]:
-        waiting = self._waiting
-        rows = [waiting.popleft() for _ in range(min(len(waiting), BATCH))]
-        missing = self.lost - self._told_lost
+    def _next_rows(self) -> list[Row]:
+        waiting = self._queued_rows
+        rows = [waiting.popleft() for _ in range(min(len(waiting), BATCH_ROWS))]
+        missing = self.lost - self._reported_lost
         if missing:
-            self._told_lost += missing
-            rows.append(self._about_itself("rows lost", "the disk was slower than the application", missing))
+            self._reported_lost += missing
+            rows.append(self._journal_row("rows lost", "the disk was slower than the application", missing))
         return rows
 
-    def _about_itself(self, outcome: str, reason: str | None = None, count: int = 1) -> Row:
+    def _journal_row(self, outcome: str, reason: str | None = None, count: int = 1) -> Row:
         about_none = (None, None, None, None, None)
         return (self.clock.wall_ms(), "journal", *about_none, outcome, reason, count, None, None, None, None)
 
@@ -177,43 +177,43 @@ class FactoryJournal:
     def __init__(self, journal: Journal, namespace: str, client_id: str, clock: Clock) -> None:
         """Made by `attach`."""
         self._write = journal.write
-        self._hurry = journal.hurry
+        self._flush_soon = journal.flush_soon
         self._namespace = namespace
         self._client_id = client_id
         self._clock = clock
 
-    def hear(self, event: MessageEvent | PairingEvent) -> None:
+    def on_event(self, event: MessageEvent | PairingEvent) -> None:
         """Write the rows of an event."""
         match event:
             case Sent():
-                self._sent(event)
+                self._write_sent(event)
             case Settled():
-                self._settled(event)
+                self._write_settled(event)
             case SendFailed():
-                self._failed(event)
+                self._write_failed(event)
             case ReceiverOpened():
                 # At once: should the next rows be lost, it is known whose messages they may have been about.
-                self._row("receiver", event.path, "opened")
-                self._hurry()
+                self._write_row("receiver", event.path, "opened")
+                self._flush_soon()
             case SettledInBulk():
-                self._row("settlement", event.path, event.how, count=event.count)
+                self._write_row("settlement", event.path, event.settlement, count=event.count)
             case ScheduleCancelled():
                 for number in event.sequence_numbers:
-                    self._row("settlement", event.path, "cancelled", number=number)
+                    self._write_row("settlement", event.path, "cancelled", sequence_number=number)
             case TransactionEnded():
-                self._row("transaction", None, event.outcome, f"transaction {event.transaction}")
+                self._write_row("transaction", None, event.outcome, f"transaction {event.transaction_key}")
             case PairingEvent():
-                self._happened(event)
+                self._write_pairing_event(event)
 
-    def _sent(self, event: Sent) -> None:
+    def _write_sent(self, event: Sent) -> None:
         """Write a row for each message."""
-        now_ms, outcome = self._clock.wall_ms(), "scheduled" if event.scheduled else "sent"
+        now_ms, outcome = self._clock.wall_ms(), "scheduled" if event.scheduled_sequence_numbers else "sent"
         namespace, client_id = self._namespace, self._client_id
-        reason = None if event.transaction is None else f"transaction {event.transaction}"
+        reason = None if event.transaction_key is None else f"transaction {event.transaction_key}"
         if event.is_from_spool:
             reason = FROM_SPOOL
         for at, message in enumerate(event.messages):
-            number = event.scheduled[at] if event.scheduled else None
+            number = event.scheduled_sequence_numbers[at] if event.scheduled_sequence_numbers else None
             lives = message.time_to_live
             self._write(
                 (
@@ -234,44 +234,46 @@ class FactoryJournal:
                 )
             )
 
-    def _failed(self, event: SendFailed) -> None:
+    def _write_failed(self, event: SendFailed) -> None:
         """Write a row for each message: failed, or unknown where a namespace may have it all the same."""
         outcome, reason = "unknown" if may_have_happened(event.error) else "failed", _reason_of(event.error)
         for message in event.messages:
-            self._row("send", event.path, outcome, reason, message_id=message.message_id, session_id=message.session_id)
+            self._write_row(
+                "send", event.path, outcome, reason, message_id=message.message_id, session_id=message.session_id
+            )
 
-    def _settled(self, event: Settled) -> None:
+    def _write_settled(self, event: Settled) -> None:
         """Write a row, with the reason if the settlement failed."""
         message, error = event.message, event.error
-        reason = None if event.transaction is None else f"transaction {event.transaction}"
-        self._row(
+        reason = None if event.transaction_key is None else f"transaction {event.transaction_key}"
+        self._write_row(
             "settlement",
             event.path,
-            event.how if error is None else f"not {event.how}",
+            event.settlement if error is None else f"not {event.settlement}",
             reason if error is None else _reason_of(error),
             message_id=message.message_id,
             session_id=message.session_id,
-            number=message.sequence_number,
+            sequence_number=message.sequence_number,
             enqueued_ms=message.received.integer(ENQUEUED_TIME) or None,
         )
 
-    def _happened(self, event: PairingEvent) -> None:
+    def _write_pairing_event(self, event: PairingEvent) -> None:
         """Write a row for an event of a pair; where that is the outcome of a send, as one of a send."""
         happened = event.kind.value
-        self._row(
-            "send" if happened in _SENDS else "event",
+        self._write_row(
+            "send" if happened in _SEND_OUTCOMES else "event",
             event.path,
             happened,
             event.reason,
             message_id=event.message_id,
             session_id=event.session_id,
-            number=event.sequence_number,
+            sequence_number=event.sequence_number,
             backlog_queue=event.backlog_queue,
             count=event.count,
             time_to_live_ms=event.time_to_live_ms,
         )
 
-    def _row(  # noqa: PLR0913  # as many as a row has columns
+    def _write_row(  # noqa: PLR0913  # as many as a row has columns
         self,
         kind: str,
         path: str | None,
@@ -280,15 +282,15 @@ class FactoryJournal:
         *,
         message_id: object = None,
         session_id: str | None = None,
-        number: int | None = None,
+        sequence_number: int | None = None,
         backlog_queue: str | None = None,
         count: int = 1,
         time_to_live_ms: int | None = None,
         enqueued_ms: int | None = None,
     ) -> None:
         where = (self._namespace, self._client_id)
-        about = (message_id, path, session_id, number, backlog_queue)
-        said = (outcome, reason and reason[:LONGEST_TEXT], count)
+        about = (message_id, path, session_id, sequence_number, backlog_queue)
+        said = (outcome, reason and reason[:MAX_TEXT_LENGTH], count)
         self._write((self._clock.wall_ms(), kind, *about, *said, *where, time_to_live_ms, enqueued_ms))
 
 

@@ -29,9 +29,9 @@ VERSION: Final = 2
 """Of the columns."""
 SUFFIX: Final = ".arrows"
 """What the streaming format's files are usually called."""
-LONGEST_TEXT: Final = 1_000
+MAX_TEXT_LENGTH: Final = 1_000
 _VERSION_KEY: Final = b"twinbus.journal.version"
-_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """How a stream ends."""
 _HOUR_MS: Final = 3_600_000
 
@@ -81,11 +81,11 @@ class JournalFiles:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._clock = clock
-        self._key = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._unique_suffix = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._descriptor: int | None = None
         self._hour = -1
-        self._parts = 0
-        self._good = 0
+        self._file_count = 0
+        self._whole_bytes = 0
         """Bytes of the file that are whole batches."""
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -97,17 +97,17 @@ class JournalFiles:
             self.close()
         try:
             if self._descriptor is None:
-                self._begin(hour)
+                self._open_file(hour)
             self._append(batch)
         except OSError:
-            self._abandon()
+            self._abandon_file()
             raise
 
     def close(self) -> None:
         """End the file there is, in good order."""
         if self._descriptor is not None:
             try:
-                self._append(_END)
+                self._append(_END_OF_STREAM)
                 os.fsync(self._descriptor)
             except OSError:  # a reader does without an end
                 pass
@@ -115,26 +115,26 @@ class JournalFiles:
                 os.close(self._descriptor)
                 self._descriptor = None
 
-    def _begin(self, hour: int) -> None:
+    def _open_file(self, hour: int) -> None:
         began = dt.datetime.fromtimestamp(hour * _HOUR_MS / 1000, dt.UTC)
-        self._parts += 1
-        name = f"{began:%Y%m%dT%HZ}-{self._key}-{self._parts}{SUFFIX}"
+        self._file_count += 1
+        name = f"{began:%Y%m%dT%HZ}-{self._unique_suffix}-{self._file_count}{SUFFIX}"
         self._descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._hour, self._good = hour, 0
+        self._hour, self._whole_bytes = hour, 0
         self._append(SCHEMA.serialize())
 
-    def _append(self, what: object) -> None:
+    def _append(self, buffer: object) -> None:
         assert self._descriptor is not None
-        left = memoryview(what)  # type: ignore[arg-type]  # Arrow's buffers are such
+        left = memoryview(buffer)  # type: ignore[arg-type]  # Arrow's buffers are such
         while left:
             left = left[os.write(self._descriptor, left) :]
-        self._good += memoryview(what).nbytes  # type: ignore[arg-type]
+        self._whole_bytes += memoryview(buffer).nbytes  # type: ignore[arg-type]
 
-    def _abandon(self) -> None:
+    def _abandon_file(self) -> None:
         """Leave a file that cannot be written to, with whole batches only."""
         if self._descriptor is not None:
             try:
-                os.ftruncate(self._descriptor, self._good)
+                os.ftruncate(self._descriptor, self._whole_bytes)
             except OSError:  # a reader stops at what is not whole
                 pass
             finally:
@@ -167,10 +167,10 @@ def batches(path: Path | str) -> Iterator[pa.RecordBatch]:
 def has_end(path: Path | str) -> bool:
     """Whether its journal has ended it: nothing of it is missing then."""
     with Path(path).open("rb") as file:
-        if file.seek(0, os.SEEK_END) <= len(_END):
+        if file.seek(0, os.SEEK_END) <= len(_END_OF_STREAM):
             return False
-        file.seek(-len(_END), os.SEEK_END)
-        return file.read() == _END
+        file.seek(-len(_END_OF_STREAM), os.SEEK_END)
+        return file.read() == _END_OF_STREAM
 
 
 def _check_version(schema: pa.Schema, path: Path | str) -> None:
@@ -197,4 +197,4 @@ def text_of(value: object) -> str | None:
     text = value if isinstance(value, str) else value.hex() if isinstance(value, bytes) else str(value)
     if not text.isascii():
         text = text.encode(errors="replace").decode()
-    return text[:LONGEST_TEXT]
+    return text[:MAX_TEXT_LENGTH]

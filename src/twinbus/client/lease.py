@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.connection import Connection
 
-SILENCE_LIMIT: Final = "twinbus:silence-limit"
+SILENCE_LIMIT_PROPERTY: Final = "twinbus:silence-limit"
 """A link property, in milliseconds."""
-_SHARE: Final = 0.9
+_USABLE_SHARE: Final = 0.9
 """Of the limit: the rest is for what is done between a look at the lease and the frame that leaves."""
 
 
-def asked_property(limit_s: float) -> dict[str, object]:
+def silence_limit_property(limit_s: float) -> dict[str, object]:
     """The property with which a link asks for a limit."""
-    return {SILENCE_LIMIT: UInt(round(limit_s * 1000))}
+    return {SILENCE_LIMIT_PROPERTY: UInt(round(limit_s * 1000))}
 
 
 class Leases:
@@ -41,41 +41,41 @@ class Leases:
         self.connection = connection
         self._limits: dict[Lease, float] = {}
 
-    def grant(self, properties: Mapping[str, object] | None, asked_s: float) -> Lease | None:
+    def grant(self, properties: Mapping[str, object] | None, requested_s: float) -> Lease | None:
         """The lease of a link that was asked for at `asked_s` and accepted with these properties; None without one."""
-        limit_ms = (properties or {}).get(SILENCE_LIMIT)
+        limit_ms = (properties or {}).get(SILENCE_LIMIT_PROPERTY)
         if not isinstance(limit_ms, int) or limit_ms <= 0:
             return None
-        lease = Lease(self, limit_ms / 1000, asked_s)
+        lease = Lease(self, limit_ms / 1000, requested_s)
         self._limits[lease] = limit_ms / 1000
-        self._apply()
+        self._apply_shortest_limit()
         return lease
 
     def end(self, lease: Lease) -> None:
         """Its link has ended."""
         if self._limits.pop(lease, None) is not None:
-            self._apply()
+            self._apply_shortest_limit()
 
-    def _apply(self) -> None:
-        self.connection.limit_silence(min(self._limits.values(), default=0.0))
+    def _apply_shortest_limit(self) -> None:
+        self.connection.set_silence_limit(min(self._limits.values(), default=0.0))
 
 
 class Lease:
     """Of one link."""
 
-    def __init__(self, leases: Leases, limit_s: float, asked_s: float) -> None:
+    def __init__(self, leases: Leases, limit_s: float, requested_s: float) -> None:
         """The server knew of us when it was asked for the link."""
         self._leases = leases
         self._limit_s = limit_s
-        self._asked_s = asked_s
+        self._requested_s = requested_s
         self._loop = asyncio.get_running_loop()
         self._has_ended = False
 
     @property
     def is_valid(self) -> bool:
         """The link is certainly ours now."""
-        confirmed_s = max(self._asked_s, self._leases.connection.agreement.confirmed_s)
-        return not self._has_ended and self._loop.time() < confirmed_s + self._limit_s * _SHARE
+        confirmed_s = max(self._requested_s, self._leases.connection.silence_limit.confirmed_s)
+        return not self._has_ended and self._loop.time() < confirmed_s + self._limit_s * _USABLE_SHARE
 
     def end(self) -> None:
         """The link has ended: nothing is promised any more, by either side."""

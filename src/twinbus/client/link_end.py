@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from twinbus.amqp.states import Role
-from twinbus.client.errors import ConnectionLost, from_peer
+from twinbus.client.errors import ConnectionLost, error_from_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 
-class LinkEnd:
+class LinkEndpoint:
     """One link, from the wish for it to its end. Once over, it stays so: whoever needs one makes another."""
 
     def __init__(self, link: Link) -> None:
@@ -33,7 +33,7 @@ class LinkEnd:
         """The peer's attach, or why it refused."""
         self.deadlines = Deadlines(self.loop)
         """For the answers that are waited for here."""
-        self.on_over: Callable[[ServiceBusError], None] | None = None
+        self.on_ended: Callable[[ServiceBusError], None] | None = None
         """Told when it ends after it was attached."""
         self._link = link
         link.context = self
@@ -48,7 +48,7 @@ class LinkEnd:
         """By which the peer knows it, too."""
         return self._link.name
 
-    async def ready(self) -> Attach:
+    async def wait_attached(self) -> Attach:
         """Wait until it is attached, or raise why it was refused. Whoever gives up waiting ends it."""
         try:
             return await asyncio.shield(self.attached)
@@ -56,15 +56,15 @@ class LinkEnd:
             self.detach()
             raise
 
-    def confirmed(self, attach: Attach) -> None:
+    def on_attach_confirmed(self, attach: Attach) -> None:
         """The peer has attached, too. Without our target, or its source, it refuses, and will say why."""
         is_refusal = (attach.target if self._link.role is Role.SENDER else attach.source) is None
         if not is_refusal and not self.attached.done():
             self.attached.set_result(attach)
 
-    def detached(self, event: LinkDetached) -> None:
+    def on_link_detached(self, event: LinkDetached) -> None:
         """The link is over, whoever ended it."""
-        self.fail(from_peer(event.error))
+        self.fail(error_from_peer(event.error))
 
     def fail(self, error: ServiceBusError) -> None:
         """It is over, for this reason; the first reason counts."""
@@ -74,8 +74,8 @@ class LinkEnd:
         if not self.attached.done():
             self.attached.set_exception(error)
             self.attached.exception()  # if nobody waits for it any more, it is no news
-        elif self.on_over is not None:
-            self.on_over(error)
+        elif self.on_ended is not None:
+            self.on_ended(error)
 
     def detach(self) -> None:
         """End it in good order. It is over at once: a peer that does not answer keeps nobody waiting."""
@@ -99,40 +99,40 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Nothing is waited for."""
         self._loop = loop
-        self._lines: dict[float, _Line] = {}
+        self._queues: dict[float, _DeadlineQueue] = {}
         """By how long they wait: whoever came first in a line is due first."""
 
     def add(self, future: asyncio.Future[Any], limit_s: float) -> None:
         """Wait so long for it."""
-        line = self._lines.get(limit_s)
+        line = self._queues.get(limit_s)
         if line is None:
-            line = self._lines[limit_s] = _Line(self._loop)
+            line = self._queues[limit_s] = _DeadlineQueue(self._loop)
         line.add(future, self._loop.time() + limit_s)
 
     def remove(self, future: asyncio.Future[Any], limit_s: float) -> None:
         """It is answered, or nobody wants to know."""
-        line = self._lines.get(limit_s)
+        line = self._queues.get(limit_s)
         if line is not None and line.remove(future):
-            del self._lines[limit_s]
+            del self._queues[limit_s]
 
 
-class _Line:
+class _DeadlineQueue:
     """Those that wait equally long, in the order in which they are due."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[asyncio.Future[Any], float] = {}
+        self._due_s_by_future: dict[asyncio.Future[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, future: asyncio.Future[Any], due_s: float) -> None:
-        self._waiting[future] = due_s
+        self._due_s_by_future[future] = due_s
         if self._timer is None:
             self._timer = self._loop.call_at(due_s, self._expire)
 
     def remove(self, future: asyncio.Future[Any]) -> bool:
         """Whether it was the last."""
-        self._waiting.pop(future, None)
-        if self._waiting:
+        self._due_s_by_future.pop(future, None)
+        if self._due_s_by_future:
             return False
         if self._timer is not None:
             self._timer.cancel()
@@ -143,7 +143,7 @@ class _Line:
         """End those that are due; look again when the next one is. Whoever waits removes them."""
         self._timer = None
         now_s = self._loop.time()
-        for future, due_s in self._waiting.items():
+        for future, due_s in self._due_s_by_future.items():
             if due_s > now_s:
                 self._timer = self._loop.call_at(due_s, self._expire)
                 return

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-_SHORTEST_S: Final = 0.5
-_RENEW_AT: Final = 0.5
+_MIN_PAUSE_S: Final = 0.5
+_RENEW_AT_SHARE: Final = 0.5
 """Of what is left of a lock, after which it is renewed."""
-_GAP_S: Final = 2.0
+_PAUSE_BETWEEN_RENEWALS_S: Final = 2.0
 """Between two renewals: a lock lasts 5 seconds at least."""
 
 
 class LockRenewal:
     """Of one receiver."""
 
-    def __init__(self, receiver: MessageReceiver, longest_s: float) -> None:
+    def __init__(self, receiver: MessageReceiver, max_duration_s: float) -> None:
         """A message is renewed for `longest_s` at most."""
         self._receiver = receiver
-        self._longest_s = longest_s
-        self._until: dict[BrokeredMessage, float] = {}
+        self._max_duration_s = max_duration_s
+        self._renew_until_s: dict[BrokeredMessage, float] = {}
         """When a message is no longer renewed, by the loop's time."""
-        self._behind_ms = 0
+        self._clock_lag_ms = 0
         """By how much this machine's clock is behind the namespace's, at least."""
         self._task: asyncio.Task[None] | None = None
         self._added = asyncio.Event()
@@ -47,19 +47,19 @@ class LockRenewal:
     def add(self, message: BrokeredMessage) -> None:
         """A message was received."""
         loop = asyncio.get_running_loop()
-        self._until[message] = loop.time() + self._longest_s
-        self._behind_ms = max(self._behind_ms, message.received.integer(ENQUEUED_TIME) - self._wall_ms())
+        self._renew_until_s[message] = loop.time() + self._max_duration_s
+        self._clock_lag_ms = max(self._clock_lag_ms, message.received.integer(ENQUEUED_TIME) - self._wall_ms())
         self._added.set()
         if self._task is None:
             self._task = loop.create_task(self._run())
 
     def remove(self, message: BrokeredMessage) -> None:
         """It was settled."""
-        self._until.pop(message, None)
+        self._renew_until_s.pop(message, None)
 
     def close(self) -> None:
         """Renew no more."""
-        self._until.clear()
+        self._renew_until_s.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -68,13 +68,15 @@ class LockRenewal:
         while True:
             self._added.clear()
             now_s = loop.time()
-            self._until = {message: until for message, until in self._until.items() if until > now_s}
-            due_in_s = min((self._due_in_s(message) for message in self._until), default=None)
+            self._renew_until_s = {message: until for message, until in self._renew_until_s.items() if until > now_s}
+            due_in_s = min((self._due_in_s(message) for message in self._renew_until_s), default=None)
             if due_in_s is None or due_in_s > 0:
                 await self._sleep(due_in_s)
             else:
-                await self._renew([message for message in self._until if self._due_in_s(message) <= _SHORTEST_S])
-                await asyncio.sleep(_GAP_S)
+                await self._renew(
+                    [message for message in self._renew_until_s if self._due_in_s(message) <= _MIN_PAUSE_S]
+                )
+                await asyncio.sleep(_PAUSE_BETWEEN_RENEWALS_S)
 
     async def _sleep(self, due_in_s: float | None) -> None:
         try:
@@ -84,8 +86,8 @@ class LockRenewal:
             pass
 
     def _due_in_s(self, message: BrokeredMessage) -> float:
-        left_s = (message.received.locked_until_ms - self._wall_ms() - self._behind_ms) / 1000
-        return max(0.0, left_s * _RENEW_AT - _SHORTEST_S)
+        left_s = (message.received.locked_until_ms - self._wall_ms() - self._clock_lag_ms) / 1000
+        return max(0.0, left_s * _RENEW_AT_SHARE - _MIN_PAUSE_S)
 
     def _wall_ms(self) -> int:
         return self._receiver.factory.settings.clock.wall_ms()
@@ -103,8 +105,8 @@ class LockRenewal:
         try:
             await self._receiver.renew_lock(message)
         except ServiceBusError as error:
-            if error.is_retriable and message.received.locked_until_ms > self._wall_ms() + self._behind_ms:
-                await asyncio.sleep(_SHORTEST_S)
+            if error.is_retriable and message.received.locked_until_ms > self._wall_ms() + self._clock_lag_ms:
+                await asyncio.sleep(_MIN_PAUSE_S)
                 return
             self.remove(message)
             log.warning("the lock of %r of '%s' was not renewed: %s", message, self._receiver.path, error)

@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol, UInt
-from twinbus.client.attempts import Doubt
+from twinbus.client.attempts import OperationOutcome
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.receiver import MessageReceiver
 from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError, SessionLockLost
-from twinbus.model.times import duration_s, moment_of
+from twinbus.model.times import datetime_of, duration_s
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.receiver import ReceiveMode
-    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.client.receiving_link import ReceiverLink
 
 log: Final = logging.getLogger(__name__)
 
-FILTER: Final = "com.microsoft:session-filter"
+SESSION_FILTER: Final = "com.microsoft:session-filter"
 _TICKS_AT_1970: Final = 621_355_968_000_000_000
-_ANSWER_S: Final = 5.0
+_RESPONSE_GRACE_S: Final = 5.0
 """How long the namespace may take to say that no session was free in time."""
-_RENEW_S: Final = (0.5, 30.0)
+_RENEWAL_PAUSE_S: Final = (0.5, 30.0)
 """Between two renewals, at least and at most: this machine's clock may be ahead of the namespace's, or behind."""
 
 
@@ -48,17 +48,17 @@ class MessageSession(MessageReceiver):
         mode: ReceiveMode,
         *,
         prefetch: int = 0,
-        wanted: str | None = None,
+        requested_session_id: str | None = None,
         wait_s: float | None = None,
         epoch: int | None = None,
         silence_limit: dt.timedelta | float | None = None,
     ) -> None:
         """`wanted` is the session's id; None: the next that nobody has. Made by `accept`."""
-        self._wanted = wanted
+        self._requested_session_id = requested_session_id
         self._wait_s = wait_s
         super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch, silence_limit=silence_limit)
         self.locked_until_ms = 0
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewal_task: asyncio.Task[None] | None = None
 
     @classmethod
     async def accept(  # noqa: PLR0913  # each is a wish of its own
@@ -85,33 +85,36 @@ class MessageSession(MessageReceiver):
             path,
             mode,
             prefetch=prefetch,
-            wanted=session_id,
+            requested_session_id=session_id,
             wait_s=wait_s,
             epoch=epoch,
             silence_limit=silence_limit,
         )
         try:
-            none_was_free = await factory.run(
-                f"accepting a session of '{path}'", session._attempt, timeout_s=wait_s + _ANSWER_S, doubt=Doubt()
+            none_was_free = await factory.run_with_retries(
+                f"accepting a session of '{path}'",
+                session._try_accept,
+                timeout_s=wait_s + _RESPONSE_GRACE_S,
+                outcome=OperationOutcome(),
             )
         except BaseException:
             await session.close()
             raise
         if none_was_free is not None:
             await session.close()
-            raise none_was_free.retold(may_have_happened=False) from none_was_free
+            raise none_was_free.copy_with(may_have_happened=False) from none_was_free
         if auto_renew is not None:
-            session._renewing = asyncio.ensure_future(session._renew_for(duration_s(auto_renew)))
+            session._renewal_task = asyncio.ensure_future(session._renew_for(duration_s(auto_renew)))
         return session
 
     @property
     def locked_until_utc(self) -> dt.datetime:
         """When somebody else may have it, unless it is renewed."""
-        return moment_of(self.locked_until_ms)
+        return datetime_of(self.locked_until_ms)
 
     async def renew_session_lock(self) -> dt.datetime:
         """Have it for longer; until when."""
-        answer = await self._ask(
+        answer = await self._request(
             "com.microsoft:renew-session-lock", {"session-id": self.session_id}, link_name=self._link_name()
         )
         expiration = answer.body.get("expiration")
@@ -122,7 +125,7 @@ class MessageSession(MessageReceiver):
 
     async def get_state(self) -> bytes | None:
         """What was last kept for the session."""
-        answer = await self._ask(
+        answer = await self._request(
             "com.microsoft:get-session-state", {"session-id": self.session_id}, link_name=self._link_name()
         )
         state = answer.body.get("session-state")
@@ -131,38 +134,38 @@ class MessageSession(MessageReceiver):
     async def set_state(self, state: bytes | None) -> None:
         """Keep something for the session; None: nothing any more."""
         body = {"session-id": self.session_id, "session-state": state}
-        await self._ask("com.microsoft:set-session-state", body, link_name=self._link_name())
+        await self._request("com.microsoft:set-session-state", body, link_name=self._link_name())
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _source(self) -> Source:
-        return Source(address=self.path, filter={FILTER: self._wanted})
+        return Source(address=self.path, filter={SESSION_FILTER: self._requested_session_id})
 
     def _link_properties(self) -> dict[str, object]:
         wait_s = self._wait_s
         return {} if wait_s is None else {"com.microsoft:timeout": UInt(min(round(wait_s * 1000), 2**32 - 1))}
 
     def _attach_limit_s(self) -> float:
-        return (self.factory.settings.operation_timeout_s if self._wait_s is None else self._wait_s) + _ANSWER_S
+        return (self.factory.settings.operation_timeout_s if self._wait_s is None else self._wait_s) + _RESPONSE_GRACE_S
 
-    async def _attempt(self) -> OperationTimeout | None:
+    async def _try_accept(self) -> OperationTimeout | None:
         """Take the session; or the word that none was free in time, which is no reason to ask again."""
         try:
-            await self._attached()
+            await self._attached_link()
         except OperationTimeout as error:
             return error
         return None
 
-    async def _attach(self) -> ReceivingLink:
+    async def _attach(self) -> ReceiverLink:
         if self.session_id is not None:
-            failure = self._inbox.link.failure if self._inbox.link is not None else None
+            failure = self._buffer.link.failure if self._buffer.link is not None else None
             if isinstance(failure, CallerError):
                 raise failure
             raise SessionLockLost(f"session {self.session_id!r} of '{self.path}' was lost with its link: {failure}")
         link = await super()._attach()
         attach = link.attached.result()
         source = attach.source
-        found = source.filter.get(FILTER) if isinstance(source, Source) and source.filter is not None else None
+        found = source.filter.get(SESSION_FILTER) if isinstance(source, Source) and source.filter is not None else None
         found = getattr(found, "value", found)
         if not isinstance(found, str):
             link.detach()
@@ -172,12 +175,12 @@ class MessageSession(MessageReceiver):
         self.locked_until_ms = (ticks - _TICKS_AT_1970) // 10_000 if isinstance(ticks, int) else 0
         return link
 
-    async def _renew_for(self, longest_s: float) -> None:
+    async def _renew_for(self, max_duration_s: float) -> None:
         loop = asyncio.get_running_loop()
-        ends = loop.time() + longest_s
+        ends = loop.time() + max_duration_s
         while loop.time() < ends and not self.is_closed:
             left_s = (self.locked_until_ms - self.factory.settings.clock.wall_ms()) / 1000
-            await asyncio.sleep(min(max(_RENEW_S[0], left_s / 2), _RENEW_S[1]))
+            await asyncio.sleep(min(max(_RENEWAL_PAUSE_S[0], left_s / 2), _RENEWAL_PAUSE_S[1]))
             if self._link_name() is None:
                 return  # it went with its link
             try:
@@ -188,6 +191,6 @@ class MessageSession(MessageReceiver):
                 log.warning("session %r of '%s' was not renewed: %s", self.session_id, self.path, error)
 
     async def _close(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
+        if self._renewal_task is not None:
+            self._renewal_task.cancel()
         await super()._close()

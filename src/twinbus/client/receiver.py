@@ -18,14 +18,14 @@ from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Int, Symbol, UInt
-from twinbus.client.attempts import Doubt
+from twinbus.client.attempts import OperationOutcome
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
 from twinbus.client.events import ReceiverOpened, Settled, SettledInBulk
-from twinbus.client.inbox import Inbox
-from twinbus.client.lease import asked_property
+from twinbus.client.inbox import ReceiveBuffer
+from twinbus.client.lease import silence_limit_property
 from twinbus.client.lock_renewal import LockRenewal
-from twinbus.client.receiving_link import DEAD_LETTER
+from twinbus.client.receiving_link import DEAD_LETTER_CONDITION
 from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import duration_s, to_wire
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.client.receiving_link import ReceiverLink
     from twinbus.client.transaction import Transaction
 
 MAX_PREFETCH: Final = 5_000
-_SAID: Final = {
+_SETTLEMENT_NAMES: Final = {
     "complete": "completed",
     "abandon": "abandoned",
     "defer": "deferred",
@@ -51,7 +51,12 @@ _SAID: Final = {
     "delete": "received and deleted",
 }
 """How an event names each settlement."""
-_STATUSES: Final = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead_letter": "suspended"}
+_DISPOSITION_STATUSES: Final = {
+    "complete": "completed",
+    "abandon": "abandoned",
+    "defer": "defered",
+    "dead_letter": "suspended",
+}
 
 
 class ReceiveMode(Enum):
@@ -68,7 +73,7 @@ class MessageReceiver(ClientEntity):
 
     session_id: str | None = None
     """Of a `MessageSession`."""
-    is_taking = True
+    consumes_messages = True
     """A message that is received without a lock is gone: not so for one who browses."""
 
     def __init__(
@@ -95,18 +100,18 @@ class MessageReceiver(ClientEntity):
         self.mode = mode
         self.prefetch = prefetch
         self.epoch = epoch
-        self._claim_properties = _claim_properties(epoch, silence_limit, if_free=if_free)
-        self._inbox = Inbox(
+        self._exclusive_properties = _exclusive_link_properties(epoch, silence_limit, if_free=if_free)
+        self._buffer = ReceiveBuffer(
             f"a receiver of '{self.path}'",
             self._attach,
             prefetch=prefetch,
-            is_settled=mode is ReceiveMode.RECEIVE_AND_DELETE,
+            is_presettled=mode is ReceiveMode.RECEIVE_AND_DELETE,
             policy=factory.settings.retry_policy,
             attach_limit_s=self._attach_limit_s(),
         )
         self._peeked_up_to = 0
-        self._is_announced = False
-        self._renewal = LockRenewal(self, duration_s(auto_renew)) if auto_renew is not None else None
+        self._has_published_opened = False
+        self._lock_renewal = LockRenewal(self, duration_s(auto_renew)) if auto_renew is not None else None
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
@@ -128,11 +133,11 @@ class MessageReceiver(ClientEntity):
             raise InvalidArgument(f"max_count is {max_count}; it must be at least 1")
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
-        taken = await self._inbox.take(max_count, limit_s)
+        taken = await self._buffer.take(max_count, limit_s)
         settled = [delivery for _, delivery in taken if delivery.settled]
         if settled:
-            taken[0][0].take(settled)  # they came on one link
-        return [self._opened(link, delivery) for link, delivery in taken]
+            taken[0][0].mark_taken(settled)  # they came on one link
+        return [self._decode_delivery(link, delivery) for link, delivery in taken]
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
         """All messages, for as long as the receiver is open. One at a time: whoever stops leaves none locked."""
@@ -141,16 +146,16 @@ class MessageReceiver(ClientEntity):
             if message is not None:
                 yield message
 
-    def _opened(self, link: ReceivingLink, delivery: IncomingDelivery) -> BrokeredMessage:
+    def _decode_delivery(self, link: ReceiverLink, delivery: IncomingDelivery) -> BrokeredMessage:
         if delivery.settled:
             taken = BrokeredMessage.decode(delivery.payload)
-            if self.is_taking:
-                self._tell("delete", taken)
+            if self.consumes_messages:
+                self._publish_settled("delete", taken)
             return taken
         message = BrokeredMessage.decode(delivery.payload, lock=delivery.tag)
         message.received.handle = (link, delivery)
-        if self._renewal is not None:
-            self._renewal.add(message)
+        if self._lock_renewal is not None:
+            self._lock_renewal.add(message)
         return message
 
     # --- settling -----------------------------------------------------------------------------------------------------
@@ -161,25 +166,25 @@ class MessageReceiver(ClientEntity):
 
     async def complete_batch(self, messages: Sequence[BrokeredMessage]) -> None:
         """The same for several; the first error, if some cannot be, after all others are."""
-        said: list[tuple[BrokeredMessage, ReceivingLink | None, asyncio.Future[None] | None]] = []
+        said: list[tuple[BrokeredMessage, ReceiverLink | None, asyncio.Future[None] | None]] = []
         errors: list[ServiceBusError] = []
         try:
             for message in messages:
                 try:
-                    said.append((message, *self._say_on_link(*self._held(message), ACCEPTED)))
+                    said.append((message, *self._settle_on_link(*self._locked_delivery(message), ACCEPTED)))
                 except ServiceBusError as error:
                     errors.append(error)
             for message, link, future in said:
                 try:
-                    await self._confirm("complete", message, {}, link, future)
+                    await self._await_confirmation("complete", message, {}, link, future)
                 except ServiceBusError as error:
                     errors.append(error)
-                    self._tell("complete", message, error=error)
+                    self._publish_settled("complete", message, error=error)
                 else:
-                    self._tell("complete", message)
+                    self._publish_settled("complete", message)
         finally:
             for _, link, future in said:
-                self._forget(link, future)
+                self._cancel_confirmation(link, future)
         if errors:
             raise errors[0]
 
@@ -191,8 +196,8 @@ class MessageReceiver(ClientEntity):
         transaction: Transaction | None = None,
     ) -> None:
         """It goes back, to be received again, with some properties changed."""
-        state = _modified(properties_to_modify, undeliverable_here=False)
-        await self._settle("abandon", message, state, _changes(properties_to_modify), transaction)
+        state = _modified_state(properties_to_modify, undeliverable_here=False)
+        await self._settle("abandon", message, state, _modify_request(properties_to_modify), transaction)
 
     async def defer(
         self,
@@ -202,8 +207,8 @@ class MessageReceiver(ClientEntity):
         transaction: Transaction | None = None,
     ) -> None:
         """It is put aside, and received by its sequence number only: `receive_deferred`."""
-        state = _modified(properties_to_modify, undeliverable_here=True)
-        await self._settle("defer", message, state, _changes(properties_to_modify), transaction)
+        state = _modified_state(properties_to_modify, undeliverable_here=True)
+        await self._settle("defer", message, state, _modify_request(properties_to_modify), transaction)
 
     async def dead_letter(
         self,
@@ -219,69 +224,69 @@ class MessageReceiver(ClientEntity):
             info["DeadLetterReason"] = reason
         if description is not None:
             info["DeadLetterErrorDescription"] = description
-        state = Rejected(error=Error(condition=Symbol(DEAD_LETTER), description=description, info=info))
+        state = Rejected(error=Error(condition=Symbol(DEAD_LETTER_CONDITION), description=description, info=info))
         body = {"deadletter-reason": reason or "", "deadletter-description": description or ""}
         await self._settle("dead_letter", message, state, body, transaction)
 
     async def release(self, message: BrokeredMessage) -> None:
         """It goes back as if it had never been received: not counted as a delivery."""
-        link, delivery = self._held(message)
+        link, delivery = self._locked_delivery(message)
         if link is not None and delivery is not None and link.failure is None:
             link.release([delivery], RELEASED)
-            self.was_settled(message)
-            self._tell("release", message)
+            self.mark_settled(message)
+            self._publish_settled("release", message)
         else:
             await self.abandon(message)
 
     async def _settle(
         self,
-        verb: str,
+        operation: str,
         message: BrokeredMessage,
         state: Composite,
         body: Mapping[str, object],
         transaction: Transaction | None,
     ) -> None:
         try:
-            await self._say(verb, message, state, body, transaction)
+            await self._send_settlement(operation, message, state, body, transaction)
         except BaseException as error:
-            self._tell(verb, message, transaction, error)
+            self._publish_settled(operation, message, transaction, error)
             raise
-        self._tell(verb, message, transaction)
+        self._publish_settled(operation, message, transaction)
 
-    def _tell(
+    def _publish_settled(
         self,
-        verb: str,
+        operation: str,
         message: BrokeredMessage,
         transaction: Transaction | None = None,
         error: BaseException | None = None,
     ) -> None:
-        if (events := self.factory.events).wanted:
-            how, key = _SAID[verb], None if transaction is None else transaction.key
+        if (events := self.factory.events).listened_kinds:
+            how, key = _SETTLEMENT_NAMES[operation], None if transaction is None else transaction.key
             events.publish(Settled(self.path, message, how, key, error))
 
-    async def _say(
+    async def _send_settlement(
         self,
-        verb: str,
+        operation: str,
         message: BrokeredMessage,
         state: Composite,
         body: Mapping[str, object],
         transaction: Transaction | None,
     ) -> None:
-        link, delivery = self._held(message)
+        link, delivery = self._locked_delivery(message)
         if transaction is not None:
             if link is None or delivery is None:
-                raise MessageNotHeld(f"{message!r} was not received on a link: a transaction cannot {verb} it")
+                raise MessageNotHeld(f"{message!r} was not received on a link: a transaction cannot {operation} it")
             await transaction.settle(self, message, link, delivery, state)
             return
-        link, future = self._say_on_link(link, delivery, state)
+        link, future = self._settle_on_link(link, delivery, state)
         try:
-            await self._confirm(verb, message, body, link, future)
+            await self._await_confirmation(operation, message, body, link, future)
         finally:
-            self._forget(link, future)
+            self._cancel_confirmation(link, future)
 
-    def _say_on_link(
-        self, link: ReceivingLink | None, delivery: IncomingDelivery | None, state: Composite
-    ) -> tuple[ReceivingLink | None, asyncio.Future[None] | None]:
+    def _settle_on_link(
+        self, link: ReceiverLink | None, delivery: IncomingDelivery | None, state: Composite
+    ) -> tuple[ReceiverLink | None, asyncio.Future[None] | None]:
         """Say on its link what becomes of a message, where there is one; the link, and its confirmation."""
         if link is None or delivery is None or link.failure is not None or delivery.settled:
             return None, None
@@ -289,18 +294,18 @@ class MessageReceiver(ClientEntity):
         link.deadlines.add(future, self.factory.settings.operation_timeout_s)
         return link, future
 
-    def _forget(self, link: ReceivingLink | None, future: asyncio.Future[None] | None) -> None:
+    def _cancel_confirmation(self, link: ReceiverLink | None, future: asyncio.Future[None] | None) -> None:
         """Nobody waits for a confirmation any more."""
         if link is not None and future is not None:
             link.deadlines.remove(future, self.factory.settings.operation_timeout_s)
             future.cancel()
 
-    async def _confirm(
+    async def _await_confirmation(
         self,
-        verb: str,
+        operation: str,
         message: BrokeredMessage,
         body: Mapping[str, object],
-        link: ReceivingLink | None,
+        link: ReceiverLink | None,
         future: asyncio.Future[None] | None,
     ) -> None:
         """Wait for what was told on its link; tell it by its lock where that was lost, or is silent."""
@@ -314,29 +319,29 @@ class MessageReceiver(ClientEntity):
             except TimeoutError:
                 pass  # asked again, by its lock
             else:
-                self.was_settled(message)
+                self.mark_settled(message)
                 return
         try:
-            await self._settle_by_lock(verb, message, body)
+            await self._settle_by_lock(operation, message, body)
         except ServiceBusError as error:  # if the first try was carried out, its lock is gone
             if not is_again or error.may_have_happened:
                 raise
             text = f"an earlier attempt got no answer and may have been carried out; then {error}"
-            raise error.retold(may_have_happened=True, text=text) from error
-        self.was_settled(message)
+            raise error.copy_with(may_have_happened=True, text=text) from error
+        self.mark_settled(message)
 
-    async def _settle_by_lock(self, verb: str, message: BrokeredMessage, body: Mapping[str, object]) -> None:
+    async def _settle_by_lock(self, operation: str, message: BrokeredMessage, body: Mapping[str, object]) -> None:
         lock = message.lock_token
         request: dict[str, object] = {
-            "disposition-status": _STATUSES[verb],
-            "lock-tokens": _tokens([lock] if lock is not None else []),
+            "disposition-status": _DISPOSITION_STATUSES[operation],
+            "lock-tokens": _lock_token_array([lock] if lock is not None else []),
             **body,
         }
         if self.session_id is not None:
             request["session-id"] = self.session_id
-        await self._ask("com.microsoft:update-disposition", request)
+        await self._request("com.microsoft:update-disposition", request)
 
-    def _held(self, message: BrokeredMessage) -> tuple[ReceivingLink | None, IncomingDelivery | None]:
+    def _locked_delivery(self, message: BrokeredMessage) -> tuple[ReceiverLink | None, IncomingDelivery | None]:
         self.check_open()
         if message.received.lock is None:
             raise MessageNotHeld(
@@ -345,11 +350,11 @@ class MessageReceiver(ClientEntity):
         handle = message.received.handle
         return handle if isinstance(handle, tuple) else (None, None)
 
-    def was_settled(self, message: BrokeredMessage) -> None:
+    def mark_settled(self, message: BrokeredMessage) -> None:
         """Nothing more can be said of it."""
         message.received.lock = message.received.handle = None
-        if self._renewal is not None:
-            self._renewal.remove(message)
+        if self._lock_renewal is not None:
+            self._lock_renewal.remove(message)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -360,10 +365,10 @@ class MessageReceiver(ClientEntity):
     async def renew_locks(self, messages: Sequence[BrokeredMessage]) -> list[dt.datetime]:
         """The same for several: if one is lost, none is renewed."""
         for message in messages:
-            self._held(message)
+            self._locked_delivery(message)
         tokens = [token for message in messages if (token := message.lock_token) is not None]
-        answer = await self._ask(
-            "com.microsoft:renew-lock", {"lock-tokens": _tokens(tokens)}, link_name=self._link_name()
+        answer = await self._request(
+            "com.microsoft:renew-lock", {"lock-tokens": _lock_token_array(tokens)}, link_name=self._link_name()
         )
         expirations = answer.body.get("expirations")
         if not isinstance(expirations, Array) or len(expirations.items) != len(messages):
@@ -375,24 +380,24 @@ class MessageReceiver(ClientEntity):
 
     async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
         """Deferred messages, by their numbers; MessageNotFound if one is not deferred, or somebody has it."""
-        self._announce()
+        self._publish_opened()
         body: dict[str, object] = {
             "sequence-numbers": Array(int, list(sequence_numbers)),
             "receiver-settle-mode": UInt(1 if self.mode is ReceiveMode.PEEK_LOCK else 0),
         }
         if self.session_id is not None:
             body["session-id"] = self.session_id
-        answer = await self._ask("com.microsoft:receive-by-sequence-number", body, link_name=self._link_name())
+        answer = await self._request("com.microsoft:receive-by-sequence-number", body, link_name=self._link_name())
         received = []
-        for entry in _entries(answer.body.get("messages")):
+        for entry in _message_entries(answer.body.get("messages")):
             token = entry.get("lock-token")
             lock = token.bytes_le if isinstance(token, uuid.UUID) and self.mode is ReceiveMode.PEEK_LOCK else None
-            message = BrokeredMessage.decode(_binary(entry), lock=lock)
+            message = BrokeredMessage.decode(_payload_of(entry), lock=lock)
             received.append(message)
             if lock is None:
-                self._tell("delete", message)
-            if self._renewal is not None and lock is not None:
-                self._renewal.add(message)
+                self._publish_settled("delete", message)
+            if self._lock_renewal is not None and lock is not None:
+                self._lock_renewal.add(message)
         return received
 
     async def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
@@ -417,13 +422,14 @@ class MessageReceiver(ClientEntity):
         deferred = [message for message in peeked if message.state == "deferred"]
         return deferred, peeked[-1].sequence_number + 1 if peeked else 0
 
-    async def _peek(self, max_count: int, start: int, wishes: Mapping[str, object]) -> list[BrokeredMessage]:
-        body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count), **wishes}
+    async def _peek(self, max_count: int, start: int, options: Mapping[str, object]) -> list[BrokeredMessage]:
+        body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count), **options}
         if self.session_id is not None:
             body["session-id"] = self.session_id
-        answer = await self._ask("com.microsoft:peek-message", body)
+        answer = await self._request("com.microsoft:peek-message", body)
         return [
-            BrokeredMessage.decode(_binary(entry), is_peeked=True) for entry in _entries(answer.body.get("messages"))
+            BrokeredMessage.decode(_payload_of(entry), is_peeked=True)
+            for entry in _message_entries(answer.body.get("messages"))
         ]
 
     async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
@@ -433,14 +439,14 @@ class MessageReceiver(ClientEntity):
             body["enqueued-time-utc"] = to_wire(before)
         if self.session_id is not None:
             body["session-id"] = self.session_id
-        answer = await self._ask("com.microsoft:batch-delete-messages", body)
+        answer = await self._request("com.microsoft:batch-delete-messages", body)
         found = answer.body.get("message-count", 0)
         count = int(found) if isinstance(found, int) else 0
         self.factory.events.publish(SettledInBulk(self.path, "deleted in bulk", count))
         return count
 
     def _link_name(self) -> str | None:
-        link = self._inbox.link
+        link = self._buffer.link
         return link.name if link is not None and link.failure is None else None
 
     # --- the link -----------------------------------------------------------------------------------------------------
@@ -449,38 +455,40 @@ class MessageReceiver(ClientEntity):
         """Attach now instead of with the first receive: what is wrong with the entity is known then."""
         await self.link()
 
-    async def link(self) -> ReceivingLink:
+    async def link(self) -> ReceiverLink:
         """Its link, attached: for a pump, which takes messages as they come."""
         self.check_open()
         what = f"opening a receiver of '{self.path}'"
-        return await self.factory.run(what, self._attached, timeout_s=None, doubt=Doubt())
+        return await self.factory.run_with_retries(
+            what, self._attached_link, timeout_s=None, outcome=OperationOutcome()
+        )
 
-    async def _attached(self) -> ReceivingLink:
+    async def _attached_link(self) -> ReceiverLink:
         self.check_open()
         try:
-            return await self._inbox.attached()
+            return await self._buffer.attached_link()
         except ConnectionFailed:
             self.check_open()  # it may have been closed meanwhile
             raise
 
-    def _announce(self) -> None:
+    def _publish_opened(self) -> None:
         """Publish that a receiver may soon settle messages."""
-        if self.is_taking and not self._is_announced:
-            self._is_announced = True
+        if self.consumes_messages and not self._has_published_opened:
+            self._has_published_opened = True
             self.factory.events.publish(ReceiverOpened(self.path))
 
-    async def _attach(self) -> ReceivingLink:
-        self._announce()
-        conversation = await self.factory.converse(self.path)
+    async def _attach(self) -> ReceiverLink:
+        self._publish_opened()
+        conversation = await self.factory.authorized_connection(self.path)
         properties: dict[str, object] = {"com.microsoft:receiver-name": self.factory.settings.client_id}
         link = conversation.attach_receiver(
             self.path,
             source=self._source(),
             target=Target(address=self.factory.settings.client_id),
-            is_settled=self.mode is ReceiveMode.RECEIVE_AND_DELETE,
-            properties=properties | self._claim_properties | self._link_properties(),
+            is_presettled=self.mode is ReceiveMode.RECEIVE_AND_DELETE,
+            properties=properties | self._exclusive_properties | self._link_properties(),
         )
-        await link.ready()
+        await link.wait_attached()
         return link
 
     def _source(self) -> Source:
@@ -493,12 +501,12 @@ class MessageReceiver(ClientEntity):
         return self.factory.settings.operation_timeout_s
 
     async def _close(self) -> None:
-        if self._renewal is not None:
-            self._renewal.close()
-        await self._inbox.close()
+        if self._lock_renewal is not None:
+            self._lock_renewal.close()
+        await self._buffer.close()
 
 
-def _claim_properties(
+def _exclusive_link_properties(
     epoch: int | None, silence_limit: dt.timedelta | float | None, *, if_free: bool
 ) -> dict[str, object]:
     """The properties of a link that claims its entity."""
@@ -506,33 +514,33 @@ def _claim_properties(
         return {}
     properties: dict[str, object] = {"com.microsoft:epoch": epoch}
     if silence_limit is not None:
-        properties |= asked_property(duration_s(silence_limit))
+        properties |= silence_limit_property(duration_s(silence_limit))
     if if_free:
         properties["twinbus:claim-if-free"] = True
     return properties
 
 
-def _modified(changes: Mapping[str, object] | None, *, undeliverable_here: bool) -> Modified:
+def _modified_state(changes: Mapping[str, object] | None, *, undeliverable_here: bool) -> Modified:
     if not changes:
         return Modified(delivery_failed=True, undeliverable_here=undeliverable_here)
     annotations: dict[object, object] = {Symbol(name): to_wire(value) for name, value in changes.items()}
     return Modified(delivery_failed=True, undeliverable_here=undeliverable_here, message_annotations=annotations)
 
 
-def _changes(changes: Mapping[str, object] | None) -> dict[str, object]:
+def _modify_request(changes: Mapping[str, object] | None) -> dict[str, object]:
     return {"properties-to-modify": {name: to_wire(value) for name, value in changes.items()}} if changes else {}
 
 
-def _tokens(tokens: Sequence[uuid.UUID]) -> Array:
+def _lock_token_array(tokens: Sequence[uuid.UUID]) -> Array:
     return Array(uuid.UUID, list(tokens))
 
 
-def _entries(found: object) -> list[dict[object, object]]:
+def _message_entries(value: object) -> list[dict[object, object]]:
     """The messages of an answer, each a map."""
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def _binary(entry: Mapping[object, object]) -> bytes:
+def _payload_of(entry: Mapping[object, object]) -> bytes:
     payload = entry.get("message")
     if not isinstance(payload, bytes):
         raise UnknownAnswer("an answer has a message that is no binary")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.outcomes import ACCEPTED, Rejected, TransactionalState
-from twinbus.client.errors import ConnectionLost, MessageNotHeld, from_peer
-from twinbus.client.link_end import LinkEnd
+from twinbus.client.errors import ConnectionLost, MessageNotHeld, error_from_peer
+from twinbus.client.link_end import LinkEndpoint
 from twinbus.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from twinbus.client.lease import Lease
     from twinbus.model.errors import ServiceBusError
 
-DEAD_LETTER: Final = "com.microsoft:dead-letter"
+DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
 """How a receiver asks for a message to be dead-lettered."""
 
 
-class _Together:
+class _SettlementGroup:
     """Messages whose outcome was told together: one answer for all."""
 
-    __slots__ = ("error", "future", "left")
+    __slots__ = ("error", "future", "remaining")
 
-    def __init__(self, future: asyncio.Future[None], left: int) -> None:
+    def __init__(self, future: asyncio.Future[None], remaining: int) -> None:
         self.future = future
-        self.left = left
+        self.remaining = remaining
         self.error: ServiceBusError | None = None
 
     def confirm(self, error: ServiceBusError | None) -> None:
         """The outcome of one of them is confirmed, or refused."""
-        self.left -= 1
+        self.remaining -= 1
         self.error = self.error or error
-        if self.left or self.future.done():
+        if self.remaining or self.future.done():
             return
         if self.error is None:
             self.future.set_result(None)
@@ -51,7 +51,7 @@ class _Together:
             self.future.set_exception(self.error)
 
 
-class ReceivingLink(LinkEnd):
+class ReceiverLink(LinkEndpoint):
     """Our end of it."""
 
     def __init__(self, link: Receiver) -> None:
@@ -63,13 +63,13 @@ class ReceivingLink(LinkEnd):
         """Told when something has arrived, a drain has ended, or the link has."""
         self.lease: Lease | None = None
         """Of an exclusive link: for how long that is certainly ours. None where the server grants none."""
-        self.asked_s = self.loop.time()
+        self.requested_s = self.loop.time()
         """When the link was asked for."""
         self._receiver = link
         self._pending: dict[IncomingDelivery, asyncio.Future[None]] = {}
-        self._together: dict[IncomingDelivery, _Together] = {}
-        self._completed: list[IncomingDelivery] = []
-        self._done: list[IncomingDelivery] = []
+        self._settlement_groups: dict[IncomingDelivery, _SettlementGroup] = {}
+        self._completions: list[IncomingDelivery] = []
+        self._unconfirmed_completions: list[IncomingDelivery] = []
         """Completed, too, but nobody waits for the confirmation."""
 
     @property
@@ -94,7 +94,7 @@ class ReceivingLink(LinkEnd):
 
     def stop_topping_up(self) -> None:
         """Grant no more than is granted: `keep_credit` is over."""
-        self._receiver.stop_topping_up()
+        self._receiver.stop_replenishing()
 
     def drain(self) -> bool:
         """Ask for what there is now and for the rest of the credit back; False where there is none."""
@@ -105,19 +105,19 @@ class ReceivingLink(LinkEnd):
         future: asyncio.Future[None] = self.loop.create_future()
         earlier = self._pending.get(delivery)
         if self.failure is not None:
-            future.set_exception(_unconfirmed(self.failure))
+            future.set_exception(_unconfirmed_error(self.failure))
         elif earlier is not None and not earlier.done():
             future.set_exception(MessageNotHeld("the message is being settled already"))
         elif state is ACCEPTED:
-            if not self._completed:
-                self.loop.call_soon(self._tell_completed)
-            self._completed.append(delivery)
+            if not self._completions:
+                self.loop.call_soon(self._flush_completions)
+            self._completions.append(delivery)
             self._pending[delivery] = future
         else:
-            self._tell(delivery, state, future)
+            self._send_disposition(delivery, state, future)
         return future
 
-    def _tell(self, delivery: IncomingDelivery, state: Composite, future: asyncio.Future[None]) -> None:
+    def _send_disposition(self, delivery: IncomingDelivery, state: Composite, future: asyncio.Future[None]) -> None:
         try:
             self._receiver.settle([delivery], state, settled=False)
         except AmqpError as error:
@@ -125,8 +125,8 @@ class ReceivingLink(LinkEnd):
         else:
             self._pending[delivery] = future
 
-    def settle_together(
-        self, deliveries: Sequence[IncomingDelivery], state: Composite, last: Sequence[IncomingDelivery]
+    def settle_batch(
+        self, deliveries: Sequence[IncomingDelivery], state: Composite, confirmed_deliveries: Sequence[IncomingDelivery]
     ) -> asyncio.Future[None]:
         """Say one thing of several messages, and ask for the confirmation of the `last` of them only.
 
@@ -135,12 +135,12 @@ class ReceivingLink(LinkEnd):
         """
         future: asyncio.Future[None] = self.loop.create_future()
         if self.failure is not None:
-            future.set_exception(_unconfirmed(self.failure))
+            future.set_exception(_unconfirmed_error(self.failure))
             return future
-        together, confirmed = _Together(future, len(last)), set(last)
-        for delivery in last:
-            self._together[delivery] = together
-        ordered = sorted(deliveries, key=_id_of)
+        together, confirmed = _SettlementGroup(future, len(confirmed_deliveries)), set(confirmed_deliveries)
+        for delivery in confirmed_deliveries:
+            self._settlement_groups[delivery] = together
+        ordered = sorted(deliveries, key=_delivery_id_of)
         self._receiver.settle([delivery for delivery in ordered if delivery not in confirmed], state)
         self._receiver.settle([delivery for delivery in ordered if delivery in confirmed], state, settled=False)
         return future
@@ -150,52 +150,52 @@ class ReceivingLink(LinkEnd):
 
         Those of one turn are put in order, so that as many as can be are neighbours.
         """
-        if not self._done:
-            self.loop.call_soon(self._tell_done)
-        self._done += deliveries
+        if not self._unconfirmed_completions:
+            self.loop.call_soon(self._flush_unconfirmed_completions)
+        self._unconfirmed_completions += deliveries
 
-    def _tell_done(self) -> None:
-        done, self._done = self._done, []
+    def _flush_unconfirmed_completions(self) -> None:
+        done, self._unconfirmed_completions = self._unconfirmed_completions, []
         if done and self.failure is None:
-            done.sort(key=_id_of)
+            done.sort(key=_delivery_id_of)
             self._receiver.settle(done, ACCEPTED)
 
-    def take(self, deliveries: Sequence[IncomingDelivery]) -> None:
+    def mark_taken(self, deliveries: Sequence[IncomingDelivery]) -> None:
         """Messages that came settled were taken: nothing is told, but they do not count as waiting any more."""
         self._receiver.settle(deliveries)
 
     def release(self, deliveries: Sequence[IncomingDelivery], state: Composite) -> None:
         """Give messages back; nobody waits for an answer."""
-        self._tell_done()
+        self._flush_unconfirmed_completions()
         if self.failure is None:
             self._receiver.settle(deliveries, state)
 
-    def _tell_completed(self) -> None:
-        completed, self._completed = self._completed, []
+    def _flush_completions(self) -> None:
+        completed, self._completions = self._completions, []
         if self.failure is None:
             self._receiver.settle(completed, ACCEPTED, settled=False)
 
     # --- the conversation calls these ---------------------------------------------------------------------------------
 
-    def received(self, deliveries: Sequence[IncomingDelivery]) -> None:
+    def on_deliveries_received(self, deliveries: Sequence[IncomingDelivery]) -> None:
         """Messages have come."""
         self.arrived.extend(deliveries)
         if self.on_arrival is not None:
             self.on_arrival()
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         """The peer has no credit left."""
         if self.on_arrival is not None:
             self.on_arrival()
 
-    def updated(self, deliveries: Sequence[IncomingDelivery], state: object) -> None:
+    def on_receipts_updated(self, deliveries: Sequence[IncomingDelivery], state: object) -> None:
         """The peer confirms what we said of messages, or says why it cannot be."""
         outcome = state.outcome if isinstance(state, TransactionalState) else state
-        error = _refusal(outcome) if isinstance(outcome, Rejected) else None
+        error = _rejection_error(outcome) if isinstance(outcome, Rejected) else None
         for delivery in deliveries:
             future = self._pending.pop(delivery, None)
             if future is None:
-                together = self._together.pop(delivery, None)
+                together = self._settlement_groups.pop(delivery, None)
                 if together is not None:
                     together.confirm(error)
             elif not future.done():
@@ -210,24 +210,24 @@ class ReceivingLink(LinkEnd):
             self.lease.end()
         super().fail(error)
         pending, self._pending = self._pending, {}
-        together, self._together = self._together, {}
+        together, self._settlement_groups = self._settlement_groups, {}
         for future in [*pending.values(), *[one.future for one in together.values()]]:
             if not future.done():
-                future.set_exception(_unconfirmed(error))
+                future.set_exception(_unconfirmed_error(error))
         if self.on_arrival is not None:
             self.on_arrival()
 
 
-def _id_of(delivery: IncomingDelivery) -> int:
+def _delivery_id_of(delivery: IncomingDelivery) -> int:
     return delivery.delivery_id
 
 
-def _refusal(outcome: Rejected) -> ServiceBusError | None:
+def _rejection_error(outcome: Rejected) -> ServiceBusError | None:
     """Why not; None where the peer only repeats that the message is dead-lettered, as we have asked."""
-    if outcome.error is None or outcome.error.condition == DEAD_LETTER:
+    if outcome.error is None or outcome.error.condition == DEAD_LETTER_CONDITION:
         return None
-    return from_peer(outcome.error)
+    return error_from_peer(outcome.error)
 
 
-def _unconfirmed(error: ServiceBusError) -> ServiceBusError:
+def _unconfirmed_error(error: ServiceBusError) -> ServiceBusError:
     return ConnectionLost(f"what was said of the message was not confirmed: {error}")

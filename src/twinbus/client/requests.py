@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.terminus import Source, Target
-from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error_of, with_info
+from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error_for_condition, with_error_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinbus.client.attempts import Doubt
-    from twinbus.client.conversation import Conversation
+    from twinbus.client.attempts import OperationOutcome
+    from twinbus.client.conversation import AmqpConnection
     from twinbus.model.errors import ServiceBusError
 
-CREDIT: Final = 100
-_OK: Final = range(200, 300)
+REPLY_CREDIT: Final = 100
+_SUCCESS: Final = range(200, 300)
 
 
-class Answer:
+class Response:
     """What a node said."""
 
     def __init__(self, message: Message) -> None:
@@ -33,23 +33,26 @@ class Answer:
         properties = self._properties = dict(message.application_properties)
         status = properties.get("statusCode", properties.get("status-code"))
         self.status = status if isinstance(status, int) else 0
-        self.description = _text(properties.get("statusDescription", properties.get("status-description")))
-        self.condition = _text(properties.get("errorCondition", properties.get("error-condition")))
+        self.description = _text_or_none(properties.get("statusDescription", properties.get("status-description")))
+        self.condition = _text_or_none(properties.get("errorCondition", properties.get("error-condition")))
         body = message.value
         self.body: dict[object, object] = dict(body) if isinstance(body, dict) else {}
 
     @property
-    def is_good(self) -> bool:
+    def is_success(self) -> bool:
         """What was asked for was done."""
-        return self.status in _OK
+        return self.status in _SUCCESS
 
     @property
     def error(self) -> ServiceBusError:
         """Why it was not."""
-        return with_info(error_of(self.condition or _CONDITIONS.get(self.status), self.description), self._properties)
+        return with_error_info(
+            error_for_condition(self.condition or _CONDITION_BY_STATUS.get(self.status), self.description),
+            self._properties,
+        )
 
 
-_CONDITIONS: Final = {
+_CONDITION_BY_STATUS: Final = {
     400: "com.microsoft:argument-error",
     401: "amqp:unauthorized-access",
     403: "amqp:resource-limit-exceeded",
@@ -63,37 +66,42 @@ _CONDITIONS: Final = {
 """What a status means where nothing else is said: `$cbs` says no more."""
 
 
-class RequestLinks:
+class RequestResponseLinks:
     """The two links to a node."""
 
-    def __init__(self, conversation: Conversation, node: str) -> None:
+    def __init__(self, connection: AmqpConnection, node: str) -> None:
         """Ask for both; `open` waits for them."""
         self._node = node
         self._reply_to = f"replies-{uuid.uuid4()}"
-        self._answers = conversation.attach_receiver(
-            f"{node}-answers", source=Source(address=node), target=Target(address=self._reply_to), is_settled=True
+        self._reply_link = connection.attach_receiver(
+            f"{node}-answers", source=Source(address=node), target=Target(address=self._reply_to), is_presettled=True
         )
-        self._requests = conversation.attach_sender(
+        self._request_link = connection.attach_sender(
             f"{node}-requests", target=Target(address=node), source=Source(address=self._reply_to)
         )
-        self._answers.grant(CREDIT)
-        self._answers.on_arrival = self._take
-        self._requests.on_over = lambda _: self._take()
-        self._asked: dict[str, asyncio.Future[Answer]] = {}
+        self._reply_link.grant(REPLY_CREDIT)
+        self._reply_link.on_arrival = self._receive_replies
+        self._request_link.on_ended = lambda _: self._receive_replies()
+        self._pending: dict[str, asyncio.Future[Response]] = {}
 
     @property
     def failure(self) -> ServiceBusError | None:
         """Why they cannot be used any more; None as long as they can, attached or not yet."""
-        return self._answers.failure or self._requests.failure
+        return self._reply_link.failure or self._request_link.failure
 
     async def open(self) -> None:
         """Both are attached; or the reason why not."""
-        await asyncio.shield(self._answers.attached)
-        await asyncio.shield(self._requests.attached)
+        await asyncio.shield(self._reply_link.attached)
+        await asyncio.shield(self._request_link.attached)
 
-    async def ask(
-        self, properties: Mapping[str, object], body: object, *, timeout_s: float, doubt: Doubt | None = None
-    ) -> Answer:
+    async def request(
+        self,
+        properties: Mapping[str, object],
+        body: object,
+        *,
+        timeout_s: float,
+        outcome: OperationOutcome | None = None,
+    ) -> Response:
         """Ask, and wait for the answer, whatever it says; TimedOut where none came. `doubt` is told if it has left."""
         message_id = str(uuid.uuid4())
         payload = build(
@@ -101,56 +109,56 @@ class RequestLinks:
             application_properties=properties,
             body=value(body),
         )
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = self._requests.send(payload)
-        self._asked[message_id] = answer
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        request = self._request_link.send(payload)
+        self._pending[message_id] = answer
         try:
             async with asyncio.timeout(timeout_s):
                 await request
                 return await answer
         except TimeoutError:
-            has_left = not self._requests.withdraw(request)
+            has_left = not self._request_link.withdraw(request)
             text = f"'{self._node}' did not answer {properties.get('operation')} within {timeout_s:g} s"
             raise TimedOut(text, may_have_happened=has_left) from None
         except asyncio.CancelledError:
-            if not self._requests.withdraw(request) and doubt is not None:
-                doubt.may_have_happened = True
+            if not self._request_link.withdraw(request) and outcome is not None:
+                outcome.may_have_happened = True
             raise
         finally:
-            self._asked.pop(message_id, None)
+            self._pending.pop(message_id, None)
             if answer.done() and not answer.cancelled():
                 answer.exception()  # the request itself may have failed before, and that is what was raised
 
     def detach(self) -> None:
         """End both."""
-        self._requests.detach()
-        self._answers.detach()
+        self._request_link.detach()
+        self._reply_link.detach()
 
-    def _take(self) -> None:
-        answers = self._answers
+    def _receive_replies(self) -> None:
+        answers = self._reply_link
         while answers.arrived:
             delivery = answers.arrived.popleft()
-            answers.take([delivery])
-            self._hand_out(delivery.payload)
+            answers.mark_taken([delivery])
+            self._dispatch_reply(delivery.payload)
         if self.failure is not None:
-            for future in self._asked.values():
+            for future in self._pending.values():
                 if not future.done():
                     future.set_exception(ConnectionLost(f"'{self._node}' did not answer: {self.failure}"))
-        elif answers.credit < CREDIT // 2:
-            answers.grant(CREDIT)
+        elif answers.credit < REPLY_CREDIT // 2:
+            answers.grant(REPLY_CREDIT)
 
-    def _hand_out(self, payload: bytes) -> None:
+    def _dispatch_reply(self, payload: bytes) -> None:
         try:
             message = Message(payload)
             correlation = message.properties.correlation_id if message.properties is not None else None
-            future = self._asked.get(str(correlation))
+            future = self._pending.get(str(correlation))
             if future is not None and not future.done():
-                future.set_result(Answer(message))
+                future.set_result(Response(message))
         except DecodeError as error:
-            for waiting in self._asked.values():
+            for waiting in self._pending.values():
                 if not waiting.done():
                     waiting.set_exception(UnknownAnswer(f"an answer of '{self._node}' cannot be read: {error}"))
 
 
-def _text(found: object) -> str | None:
-    return str(found) if isinstance(found, str) else None
+def _text_or_none(item: object) -> str | None:
+    return str(item) if isinstance(item, str) else None

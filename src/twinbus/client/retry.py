@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 BUSY_PAUSE_S: Final = 10.0
 """The pause for a busy server that does not name one."""
-SHORT_PAUSES: Final = 3
+MAX_SHORT_PAUSES: Final = 3
 """Tries of a busy server that an operation makes in the time that is too short for the whole pause."""
-SHORTEST_BUSY_PAUSE_S: Final = 0.01
+MIN_BUSY_PAUSE_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,40 +53,40 @@ class RetryPolicy:
         return self.busy_pause_s if asked_s is None else asked_s
 
 
-class Pauses:
+class Backoff:
     """The pauses of one operation, between its tries."""
 
-    __slots__ = ("_failures", "_policy", "_short")
+    __slots__ = ("_failures", "_policy", "_short_pauses")
 
     def __init__(self, policy: RetryPolicy) -> None:
         """Nothing has failed yet."""
         self._policy = policy
         self._failures = 0
-        self._short = 0
+        self._short_pauses = 0
 
-    def next_s(self, error: ServiceBusError, left_s: float) -> float | None:
+    def next_pause_s(self, error: ServiceBusError, left_s: float) -> float | None:
         """Return the pause after a failure, with `left_s` left of the operation's time; None: do not try again."""
         self._failures += 1
         pause_s = self._policy.pause_s(error, self._failures)
         if pause_s is None or pause_s < left_s:
             return pause_s
-        return self._short_s(left_s) if error.failure_class is FailureClass.THROTTLED else None
+        return self._short_pause_s(left_s) if error.failure_class is FailureClass.THROTTLED else None
 
-    def next_busy_s(self, error: ServiceBusError, left_s: float) -> float | None:
+    def next_busy_pause_s(self, error: ServiceBusError, left_s: float) -> float | None:
         """Return the same for an error that is treated as that of a busy server, whatever its class."""
         pause_s = self._policy.busy_pause_for(error)
-        return pause_s if pause_s < left_s else self._short_s(left_s)
+        return pause_s if pause_s < left_s else self._short_pause_s(left_s)
 
-    def _short_s(self, left_s: float) -> float | None:
+    def _short_pause_s(self, left_s: float) -> float | None:
         """Return a pause for a busy server that asks for more time than is left: half of it, `SHORT_PAUSES` times.
 
         So the last try is made in the last eighth of the time, and a caller that sends in a loop is held back for most
         of its timeout instead of failing at once.
         """
         short_s = left_s / 2
-        if self._short >= SHORT_PAUSES or short_s < SHORTEST_BUSY_PAUSE_S:
+        if self._short_pauses >= MAX_SHORT_PAUSES or short_s < MIN_BUSY_PAUSE_S:
             return None
-        self._short += 1
+        self._short_pauses += 1
         return short_s
 
 

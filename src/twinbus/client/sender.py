@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.message import Message
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
-from twinbus.client.attempts import STORED, UNSENT, Doubt, SharedAttempt, of_send
+from twinbus.client.attempts import MAY_BE_STORED, NOT_SENT, OperationOutcome, SharedAttempt, adjusted_send_error
 from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer
 from twinbus.client.events import ScheduleCancelled, SendFailed, Sent
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.retry import RetryPolicy
-    from twinbus.client.sending_link import SendingLink
+    from twinbus.client.sending_link import SenderLink
     from twinbus.client.transaction import Transaction
 
 
@@ -40,9 +40,9 @@ class MessageSender(ClientEntity):
         """Made by a factory. With `via` messages go there first, and from there to `path`: for transactions."""
         super().__init__(factory, path)
         self.via = via
-        self._link: SendingLink | None = None
+        self._link: SenderLink | None = None
         limit_s = factory.settings.operation_timeout_s
-        self._attaching = SharedAttempt(f"attaching a sender to '{self.path}'", self._attach, limit_s)
+        self._attach_attempt = SharedAttempt(f"attaching a sender to '{self.path}'", self._attach, limit_s)
 
     async def send(
         self,
@@ -54,9 +54,11 @@ class MessageSender(ClientEntity):
         """Send a message; it is safe when this returns. In a transaction: once that is committed."""
         payload = message.encode(self.factory.settings.clock.wall_ms())
         try:
-            await self._dispatch(payload, 0, [message], transaction, None if timeout is None else duration_s(timeout))
+            await self._send_encoded(
+                payload, 0, [message], transaction, None if timeout is None else duration_s(timeout)
+            )
         except BaseException as error:
-            self._tell_failed([message], error)
+            self._publish_failed([message], error)
             raise
 
     async def send_batch(
@@ -73,11 +75,11 @@ class MessageSender(ClientEntity):
         now_ms = self.factory.settings.clock.wall_ms()
         payload = encode_batch([message.encode(now_ms) for message in batch], batch[0])
         try:
-            await self._dispatch(
+            await self._send_encoded(
                 payload, BATCH_FORMAT, batch, transaction, None if timeout is None else duration_s(timeout)
             )
         except BaseException as error:
-            self._tell_failed(batch, error)
+            self._publish_failed(batch, error)
             raise
 
     async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
@@ -87,7 +89,7 @@ class MessageSender(ClientEntity):
         try:
             return await self._schedule_one(scheduled)
         except BaseException as error:
-            self._tell_failed([scheduled], error)
+            self._publish_failed([scheduled], error)
             raise
 
     async def _schedule_one(self, message: BrokeredMessage) -> int:
@@ -109,11 +111,11 @@ class MessageSender(ClientEntity):
                 entry: dict[str, object] = {name: key for name, key in keys.items() if key is not None}
                 payload = message.encode(now_ms)
                 entry["message-id"] = str(message.message_id)
-                entry["message"] = self._copies_of(payload, 0, None)[0] if is_again else payload
+                entry["message"] = self._resend_payloads(payload, 0, None)[0] if is_again else payload
                 entries.append(entry)
             return {"messages": entries}
 
-        answer = await self._ask("com.microsoft:schedule-message", body, timeout_s=timeout_s, policy=policy)
+        answer = await self._request("com.microsoft:schedule-message", body, timeout_s=timeout_s, policy=policy)
         numbers = answer.body.get("sequence-numbers")
         if not isinstance(numbers, Array) or len(numbers.items) != len(messages):
             raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
@@ -123,7 +125,7 @@ class MessageSender(ClientEntity):
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
         """Take back scheduled messages; MessageNotFound, and none is taken back, if one of them is not there."""
-        await self._ask(
+        await self._request(
             "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(int, list(sequence_numbers))}
         )
         self.factory.events.publish(ScheduleCancelled(self.path, sequence_numbers))
@@ -132,10 +134,12 @@ class MessageSender(ClientEntity):
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
         await self.link()
 
-    async def link(self, policy: RetryPolicy | None = None) -> SendingLink:
+    async def link(self, policy: RetryPolicy | None = None) -> SenderLink:
         """Its link, attached: for a pump, which sends without waiting for each message."""
         what = f"opening a sender to '{self.path}'"
-        return await self.factory.run(what, self._attached, timeout_s=None, policy=policy, doubt=Doubt())
+        return await self.factory.run_with_retries(
+            what, self._attached_link, timeout_s=None, policy=policy, outcome=OperationOutcome()
+        )
 
     async def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""
@@ -150,7 +154,7 @@ class MessageSender(ClientEntity):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _dispatch(
+    async def _send_encoded(
         self,
         payload: bytes,
         message_format: int,
@@ -164,11 +168,11 @@ class MessageSender(ClientEntity):
             try:
                 await self.deliver(payload, message_format, timeout_s=timeout_s)
             except PartlyStored as error:
-                self.tell_sent([messages[place] for place in error.stored])
+                self.publish_sent([messages[place] for place in error.stored])
                 raise
-        self.tell_sent(messages, transaction)
+        self.publish_sent(messages, transaction)
 
-    def tell_sent(
+    def publish_sent(
         self,
         messages: Sequence[BrokeredMessage],
         transaction: Transaction | None = None,
@@ -176,12 +180,12 @@ class MessageSender(ClientEntity):
         is_from_spool: bool = False,
     ) -> None:
         """Publish that the entity has them."""
-        if (events := self.factory.events).wanted:
+        if (events := self.factory.events).listened_kinds:
             key = None if transaction is None else transaction.key
             events.publish(Sent(self.path, messages, (), key, is_from_spool))
 
-    def _tell_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
-        if (events := self.factory.events).wanted:
+    def _publish_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
+        if (events := self.factory.events).listened_kinds:
             stored = frozenset(getattr(error, "stored", ()))
             others = [message for place, message in enumerate(messages) if place not in stored]
             events.publish(SendFailed(self.path, others, error))
@@ -206,7 +210,7 @@ class MessageSender(ClientEntity):
             try:
                 await future
             except TimeoutError:
-                raise self._timed_out(limit_s, has_left=not link.withdraw(future)) from None
+                raise self._timeout_error(limit_s, has_left=not link.withdraw(future)) from None
             except asyncio.CancelledError:
                 link.withdraw(future)
                 raise
@@ -219,28 +223,31 @@ class MessageSender(ClientEntity):
             finally:
                 link.deadlines.remove(future, limit_s)
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-        await self._deliver_again(payload, message_format, first, left_s, policy)
+        await self._deliver_with_retries(payload, message_format, first, left_s, policy)
 
-    async def _deliver_again(
+    async def _deliver_with_retries(
         self,
         payload: bytes,
         message_format: int,
-        first: ServiceBusError | None,
+        first_failure: ServiceBusError | None,
         timeout_s: float,
         policy: RetryPolicy | None,
     ) -> None:
         """Send where there is no link yet, or where it failed `first`: in what is left of the operation's time."""
-        failed, doubt = first, Doubt(may_have_happened=first is not None and first.may_have_happened)
+        failed, doubt = (
+            first_failure,
+            OperationOutcome(may_have_happened=first_failure is not None and first_failure.may_have_happened),
+        )
 
         async def attempt() -> None:
             nonlocal failed
             if failed is not None:  # it counts as the first try
                 failure, failed = failed, None
                 raise failure
-            link = await self._attached()
+            link = await self._attached_link()
             copies = [payload]
             if doubt.may_have_happened:
-                copies = self._copies_of(payload, message_format, link.max_message_bytes)
+                copies = self._resend_payloads(payload, message_format, link.max_message_bytes)
             for number, one in enumerate(copies):
                 future = link.send(one, message_format)
                 try:
@@ -250,52 +257,54 @@ class MessageSender(ClientEntity):
                     raise
                 except ServiceBusError as error:
                     if doubt.may_have_happened and isinstance(error, PartlyStored):
-                        _place_in_batch(error, copies[:number])
-                    doubt.note(error)
+                        _adjust_positions(error, copies[:number])
+                    doubt.note_failure(error)
                     raise
 
         try:
-            await self.factory.run(f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, doubt=doubt)
+            await self.factory.run_with_retries(
+                f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, outcome=doubt
+            )
         except ServiceBusError as error:
-            told = of_send(error, may_have_happened=doubt.may_have_happened)
+            told = adjusted_send_error(error, may_have_happened=doubt.may_have_happened)
             if told is error:
                 raise
             raise told from error
 
-    def _copies_of(self, payload: bytes, message_format: int, most: int | None) -> list[bytes]:  # noqa: ARG002
+    def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:  # noqa: ARG002
         """What to send after an attempt that may have arrived, in order; `most` is how large a message can be.
 
         An ordinary sender sends the same again: its message id is how a receiver, or the entity, knows a duplicate.
         """
         return [payload]
 
-    def _timed_out(self, limit_s: float, *, has_left: bool) -> TimedOut:
-        text = f"a send to '{self.path}' took longer than {limit_s:g} s: {STORED if has_left else UNSENT}"
+    def _timeout_error(self, limit_s: float, *, has_left: bool) -> TimedOut:
+        text = f"a send to '{self.path}' took longer than {limit_s:g} s: {MAY_BE_STORED if has_left else NOT_SENT}"
         return TimedOut(text, may_have_happened=has_left)
 
-    async def send_in(self, state: Composite, payload: bytes, message_format: int) -> None:
+    async def send_in_transaction(self, state: Composite, payload: bytes, message_format: int) -> None:
         """Send in a transaction: without retries, since that is over when its connection is."""
-        link = await self._attached()
+        link = await self._attached_link()
         await link.send(payload, message_format, state)
 
-    async def _attached(self) -> SendingLink:
+    async def _attached_link(self) -> SenderLink:
         """The link; one attach for all who want it now."""
         self.check_open()
         link = self._link
         if link is not None and link.failure is None:
             return link
         try:
-            return await self._attaching.result()
+            return await self._attach_attempt.result()
         except ConnectionFailed:
             self.check_open()  # it may have been closed meanwhile
             raise
 
-    async def _attach(self) -> SendingLink:
+    async def _attach(self) -> SenderLink:
         entity = self.via or self.path
-        conversation = await self.factory.converse(entity)
+        conversation = await self.factory.authorized_connection(entity)
         properties: dict[str, object] = {}
         if self.via is not None:
-            await self.factory.converse(self.path)
+            await self.factory.authorized_connection(self.path)
             properties["com.microsoft:transfer-destination-address"] = self.path
         link = conversation.attach_sender(
             entity,
@@ -303,21 +312,21 @@ class MessageSender(ClientEntity):
             source=Source(address=self.factory.settings.client_id),
             properties=properties or None,
         )
-        await link.ready()
+        await link.wait_attached()
         self._link = link
         return link
 
     async def _close(self) -> None:
-        self._attaching.cancel()
+        self._attach_attempt.cancel()
         if self._link is not None:
             self._link.detach()
 
 
-def _place_in_batch(error: PartlyStored, before: Sequence[bytes]) -> None:
+def _adjust_positions(error: PartlyStored, stored_parts: Sequence[bytes]) -> None:
     """Let the error of a part of a batch that was sent again speak of the whole batch: parts `before` it are stored.
 
     Any other message of the batch may have been stored by the attempt that got no answer.
     """
-    first = sum(len(Message(part).data) for part in before)
+    first = sum(len(Message(part).data) for part in stored_parts)
     error.stored = [*range(first), *(first + place for place in error.stored)]
     error.unsure = None

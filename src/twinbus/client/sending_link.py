@@ -10,8 +10,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.outcomes import Accepted, Declared, Rejected, TransactionalState
-from twinbus.client.errors import ConnectionFailed, ConnectionLost, from_peer
-from twinbus.client.link_end import LinkEnd
+from twinbus.client.errors import ConnectionFailed, ConnectionLost, error_from_peer
+from twinbus.client.link_end import LinkEndpoint
 from twinbus.model.errors import FailureClass, InternalFault, MessageTooLarge
 
 if TYPE_CHECKING:
@@ -25,26 +25,28 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 
-class SendingLink(LinkEnd):
+class SenderLink(LinkEndpoint):
     """Our end of it."""
 
     def __init__(self, link: Sender) -> None:
         """`link` was asked for."""
         super().__init__(link)
         self._sender = link
-        self._largest = 0
+        self._max_message_bytes = 0
         self._pending: dict[OutgoingDelivery, asyncio.Future[object]] = {}
-        self._waiting: OrderedDict[asyncio.Future[object], tuple[bytes, int, Composite | None]] = OrderedDict()
+        self._waiting_for_credit: OrderedDict[asyncio.Future[object], tuple[bytes, int, Composite | None]] = (
+            OrderedDict()
+        )
 
     @property
     def max_message_bytes(self) -> int | None:
         """The largest message that the entity takes; None where it does not say."""
-        return self._largest or None
+        return self._max_message_bytes or None
 
-    def confirmed(self, attach: Attach) -> None:
+    def on_attach_confirmed(self, attach: Attach) -> None:
         """The peer has attached, too, and says how large a message can be."""
-        self._largest = int(attach.max_message_size or 0)
-        super().confirmed(attach)
+        self._max_message_bytes = int(attach.max_message_size or 0)
+        super().on_attach_confirmed(attach)
 
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
         """Send an encoded message. The future has the outcome once the peer has taken it, or why it has not.
@@ -53,12 +55,14 @@ class SendingLink(LinkEnd):
         """
         future: asyncio.Future[object] = self.loop.create_future()
         if self.failure is not None:
-            future.set_exception(_unsent(self.failure))
-        elif len(payload) > self._largest > 0:  # the peer would end the link for it, and with it the sends of others
-            size = f"{len(payload):,} bytes; the entity takes {self._largest:,}"
+            future.set_exception(_unsent_error(self.failure))
+        elif (
+            len(payload) > self._max_message_bytes > 0
+        ):  # the peer would end the link for it, and with it the sends of others
+            size = f"{len(payload):,} bytes; the entity takes {self._max_message_bytes:,}"
             future.set_exception(MessageTooLarge(f"the message, or the batch, has {size}"))
-        elif self._waiting or not self._sender.sendable:
-            self._waiting[future] = payload, message_format, state
+        elif self._waiting_for_credit or not self._sender.sendable:
+            self._waiting_for_credit[future] = payload, message_format, state
         else:
             delivery = self._sender.send(payload, message_format=message_format, state=state)
             self._pending[delivery] = future
@@ -66,23 +70,23 @@ class SendingLink(LinkEnd):
 
     def withdraw(self, future: asyncio.Future[object]) -> bool:
         """Take a message back that waits in line; False where it may be on its way."""
-        return self._waiting.pop(future, None) is not None
+        return self._waiting_for_credit.pop(future, None) is not None
 
     # --- the conversation calls these ---------------------------------------------------------------------------------
 
-    def credited(self) -> None:
+    def on_credit_granted(self) -> None:
         """There is credit: send what waits."""
-        sender, waiting = self._sender, self._waiting
+        sender, waiting = self._sender, self._waiting_for_credit
         while waiting and sender.sendable:
             future, (payload, message_format, state) = waiting.popitem(last=False)
             if not future.done():  # else whoever waited has given up
                 self._pending[sender.send(payload, message_format=message_format, state=state)] = future
 
-    def updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
+    def on_sends_updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
         """The peer said what became of messages."""
         pending = self._pending
         outcome = state.outcome if isinstance(state, TransactionalState) else state
-        error = None if isinstance(outcome, Accepted | Declared) else _refusal(outcome)
+        error = None if isinstance(outcome, Accepted | Declared) else _rejection_error(outcome)
         for delivery in deliveries:
             future = pending.pop(delivery, None)
             if future is not None and not future.done():
@@ -94,32 +98,34 @@ class SendingLink(LinkEnd):
     def fail(self, error: ServiceBusError) -> None:
         """It is over: what is on its way may have arrived, what waits in line has not."""
         super().fail(error)
-        pending, waiting = self._pending, self._waiting
-        self._pending, self._waiting = {}, OrderedDict()
-        lost = _unanswered(error)
+        pending, waiting = self._pending, self._waiting_for_credit
+        self._pending, self._waiting_for_credit = {}, OrderedDict()
+        lost = _unanswered_error(error)
         for future in pending.values():
             if not future.done():
                 future.set_exception(lost)
         for future in waiting:
             if not future.done():
-                future.set_exception(_unsent(error))
+                future.set_exception(_unsent_error(error))
 
 
-def _unanswered(error: ServiceBusError) -> ServiceBusError:
+def _unanswered_error(error: ServiceBusError) -> ServiceBusError:
     """Why there is no answer for a message that has left: the peer may have stored it before it ended the link."""
     if error.failure_class is FailureClass.CALLER:
-        return error.retold(may_have_happened=True, text=f"no answer came, it may have been stored: {error}")
+        return error.copy_with(may_have_happened=True, text=f"no answer came, it may have been stored: {error}")
     return ConnectionLost(f"no answer came: {error}")
 
 
-def _unsent(error: ServiceBusError) -> ServiceBusError:
+def _unsent_error(error: ServiceBusError) -> ServiceBusError:
     """Why a message did not leave at all."""
     if error.failure_class is FailureClass.CALLER:
-        return error.retold(may_have_happened=False)
+        return error.copy_with(may_have_happened=False)
     return ConnectionFailed(f"not sent: {error}")
 
 
-def _refusal(outcome: object) -> ServiceBusError:
+def _rejection_error(outcome: object) -> ServiceBusError:
     if isinstance(outcome, Rejected):
-        return from_peer(outcome.error) if outcome.error is not None else InternalFault("rejected without a reason")
+        return (
+            error_from_peer(outcome.error) if outcome.error is not None else InternalFault("rejected without a reason")
+        )
     return InternalFault(f"a message sent was neither accepted nor rejected, but {type(outcome).__name__.lower()}")

@@ -79,19 +79,19 @@ class ClientOptions(TypedDict, total=False):
     clock: Clock | None
 
 
-def read_options(options: ClientOptions) -> FactorySettings:
+def settings_from_options(options: ClientOptions) -> FactorySettings:
     """The settings that these come to."""
     ca_file, tls = options.get("ca_file"), options.get("tls")
     settings = FactorySettings(
         operation_timeout_s=duration_s(options.get("operation_timeout", OPERATION_TIMEOUT_S)),
         retry_policy=options.get("retry_policy") or RetryPolicy(),
-        tls=tls or (trust(ca_file) if ca_file is not None else None),
+        tls=tls or (tls_context(ca_file) if ca_file is not None else None),
         clock=options.get("clock") or SystemClock(),
     )
     client_id = options.get("client_id")
     return settings if client_id is None else replace(settings, client_id=client_id)
 
 
-def trust(ca_file: str | Path | None) -> ssl.SSLContext:
+def tls_context(ca_file: str | Path | None) -> ssl.SSLContext:
     """A context that takes certificates of the authorities in `ca_file`, or of this machine's."""
     return ssl.create_default_context(cafile=ca_file)

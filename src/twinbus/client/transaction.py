@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.receiver import MessageReceiver
-    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.client.receiving_link import ReceiverLink
     from twinbus.client.sender import MessageSender
-    from twinbus.client.sending_link import SendingLink
+    from twinbus.client.sending_link import SenderLink
     from twinbus.model.message import BrokeredMessage
 
 T = TypeVar("T")
@@ -60,12 +60,12 @@ class Transaction:
         self.key = uuid.uuid4().hex
         """Its name in events."""
         self.state = TransactionState.NEW
-        self._coordinator: SendingLink | None = None
-        self._id = b""
-        self._declaring = asyncio.Lock()
+        self._coordinator: SenderLink | None = None
+        self._transaction_id = b""
+        self._declare_lock = asyncio.Lock()
         self._failure: BaseException | None = None
         """Of an operation: then nothing of the others is to happen either."""
-        self._settled: list[tuple[MessageReceiver, BrokeredMessage]] = []
+        self._settlements: list[tuple[MessageReceiver, BrokeredMessage]] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,8 +96,8 @@ class Transaction:
                 outcome = "unknown" if self.state is TransactionState.IN_DOUBT else self.state.value
                 self.factory.events.publish(TransactionEnded(self.key, outcome))
         self.state = TransactionState.COMMITTED
-        for receiver, message in self._settled:
-            receiver.was_settled(message)
+        for receiver, message in self._settlements:
+            receiver.mark_settled(message)
 
     async def _commit(self) -> None:
         self.state = TransactionState.IN_DOUBT
@@ -128,34 +128,38 @@ class Transaction:
         async with self._operation(sender.via or sender.path):
             await sender.open()
             self._check_connected()
-            await self._in_time(sender.send_in(TransactionalState(txn_id=self._id), payload, message_format))
+            await self._with_timeout(
+                sender.send_in_transaction(TransactionalState(txn_id=self._transaction_id), payload, message_format)
+            )
 
     async def settle(
         self,
         receiver: MessageReceiver,
         message: BrokeredMessage,
-        link: ReceivingLink,
+        link: ReceiverLink,
         delivery: IncomingDelivery,
         outcome: Composite,
     ) -> None:
         """Settle as part of it."""
         async with self._operation(receiver.path):
-            await self._in_time(link.settle(delivery, TransactionalState(txn_id=self._id, outcome=outcome)))
-            self._settled.append((receiver, message))
+            await self._with_timeout(
+                link.settle(delivery, TransactionalState(txn_id=self._transaction_id, outcome=outcome))
+            )
+            self._settlements.append((receiver, message))
 
     @asynccontextmanager
     async def _operation(self, path: str) -> AsyncIterator[None]:
         if self.state is not TransactionState.NEW:
             self._check_active()
         try:
-            await self._declared(path)
+            await self._ensure_declared(path)
             yield
         except ServiceBusError as error:
             self._failure = error
             if not error.may_have_happened:
                 raise
             # Whatever became of it: the transaction cannot be committed any more, and so nothing of it will happen.
-            raise error.retold(may_have_happened=False) from error
+            raise error.copy_with(may_have_happened=False) from error
         except BaseException as error:
             self._failure = error
             raise
@@ -166,8 +170,8 @@ class Transaction:
         if self.state is not TransactionState.ACTIVE:
             raise InvalidOperation(f"the transaction is {self.state.value}")
 
-    async def _declared(self, path: str) -> None:
-        async with self._declaring:
+    async def _ensure_declared(self, path: str) -> None:
+        async with self._declare_lock:
             if self.state is TransactionState.NEW:
                 await self._declare(path)
         self._check_active()
@@ -179,28 +183,28 @@ class Transaction:
             raise TransactionRolledBack(f"the transaction was lost with its connection: {self._coordinator.failure}")
 
     async def _declare(self, path: str) -> None:
-        conversation = await self.factory.converse(path)
+        conversation = await self.factory.authorized_connection(path)
         coordinator = conversation.attach_sender("coordinator", target=Coordinator(), source=Source(address=path))
         try:
-            await self._in_time(coordinator.ready())
-            declared = await self._in_time(coordinator.send(build(body=value(Declare()))))
+            await self._with_timeout(coordinator.wait_attached())
+            declared = await self._with_timeout(coordinator.send(build(body=value(Declare()))))
         except BaseException:
             coordinator.detach()  # what was declared on it ends with it
             raise
         if not isinstance(declared, Declared):
             coordinator.detach()
             raise UnknownAnswer("a transaction was asked for, and no id was given for it")
-        self._coordinator, self._id = coordinator, declared.txn_id
+        self._coordinator, self._transaction_id = coordinator, declared.txn_id
         self.state = TransactionState.ACTIVE
 
     async def _discharge(self, *, fail: bool) -> None:
         assert self._coordinator is not None
         coordinator = self._coordinator
-        discharge = coordinator.send(build(body=value(Discharge(txn_id=self._id, fail=fail))))
+        discharge = coordinator.send(build(body=value(Discharge(txn_id=self._transaction_id, fail=fail))))
         try:
-            await self._in_time(discharge)
+            await self._with_timeout(discharge)
         except TimedOut as error:
-            raise error.retold(may_have_happened=not coordinator.withdraw(discharge)) from None
+            raise error.copy_with(may_have_happened=not coordinator.withdraw(discharge)) from None
         finally:
             coordinator.detach()
 
@@ -209,7 +213,7 @@ class Transaction:
         with contextlib.suppress(ServiceBusError):
             await self.rollback()
 
-    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+    async def _with_timeout(self, awaitable: Awaitable[T]) -> T:
         limit_s = self.factory.settings.operation_timeout_s
         try:
             async with asyncio.timeout(limit_s):

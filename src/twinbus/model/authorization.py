@@ -15,7 +15,7 @@ from typing import Final, Self
 from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 
 RIGHTS: Final = ("Manage", "Send", "Listen")
-MAX_RULES: Final = 12
+MAX_AUTHORIZATION_RULES: Final = 12
 """Of one entity, as in Service Bus."""
 MIN_SECRET_CHARACTERS: Final = 16
 """Of base64: 96 bits, which nobody guesses. Service Bus makes its own with 44."""
@@ -73,10 +73,10 @@ def new_secret() -> str:
     return base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
 
 
-def check_rules(rules: tuple[AuthorizationRule, ...]) -> None:
+def check_authorization_rules(rules: tuple[AuthorizationRule, ...]) -> None:
     """All rules of one entity."""
-    if len(rules) > MAX_RULES:
-        raise ArgumentOutOfRange(f"{len(rules)} authorization rules; an entity can have {MAX_RULES}")
+    if len(rules) > MAX_AUTHORIZATION_RULES:
+        raise ArgumentOutOfRange(f"{len(rules)} authorization rules; an entity can have {MAX_AUTHORIZATION_RULES}")
     names = [rule.name.lower() for rule in rules]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -18,13 +18,13 @@ FOREVER_MS: Final = 922_337_203_685_477
 """P10675199DT2H48M5.4775807S."""
 STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
-FRAGMENTS: Final = 16
+FRAGMENT_COUNT: Final = 16
 """Of a partitioned entity, each of the size that was asked for."""
 FRAGMENT_SHIFT: Final = 48
 """The bits of a sequence number above these are its fragment."""
-SHOWN_SIZES_MB: Final = tuple(FRAGMENTS * size_mb for size_mb in SIZES_MB)
+PARTITIONED_SIZES_MB: Final = tuple(FRAGMENT_COUNT * size_mb for size_mb in SIZES_MB)
 """What such an entity is shown with, and may be described by."""
-RANGES: Final = {
+SETTABLE_RANGES: Final = {
     "lock_duration_ms": (limits.LOCK_DURATION_MIN_MS, limits.LOCK_DURATION_MAX_MS),
     "default_time_to_live_ms": (1_000, FOREVER_MS),
     "duplicate_window_ms": (limits.DUPLICATE_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
@@ -33,28 +33,31 @@ RANGES: Final = {
     "max_message_kb": (1, 102_400),
 }
 """What whoever describes an entity may choose."""
-_KEPT: Final = {**RANGES, "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS)}
+_STORED_RANGES: Final = {
+    **SETTABLE_RANGES,
+    "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
+}
 """What an entity can have: a configuration file of the emulator may have given it a shorter window."""
 
 
 def fragment_size_mb(max_size_mb: int) -> int:
     """What one fragment can hold of an entity that is described, or shown, with this size."""
-    return max_size_mb // FRAGMENTS if max_size_mb in SHOWN_SIZES_MB else max_size_mb
+    return max_size_mb // FRAGMENT_COUNT if max_size_mb in PARTITIONED_SIZES_MB else max_size_mb
 
 
-def shown_size_mb(max_size_mb: int) -> int:
+def partitioned_size_mb(max_size_mb: int) -> int:
     """What all fragments of a partitioned entity can hold together."""
-    return FRAGMENTS * fragment_size_mb(max_size_mb)
+    return FRAGMENT_COUNT * fragment_size_mb(max_size_mb)
 
 
-def check(values: Mapping[str, object]) -> None:
+def check_description(values: Mapping[str, object]) -> None:
     """Refuse what no entity can be: ArgumentOutOfRange or InvalidArgument, naming the value."""
-    for name, (lowest, highest) in _KEPT.items():
+    for name, (lowest, highest) in _STORED_RANGES.items():
         value = values.get(name, lowest)
         if isinstance(value, int) and not lowest <= value <= highest:
             raise _out_of_range(name, value)
     size_mb = values.get("max_size_mb", SIZES_MB[0])
-    if size_mb not in SIZES_MB and not (values.get("enable_partitioning") and size_mb in SHOWN_SIZES_MB):
+    if size_mb not in SIZES_MB and not (values.get("enable_partitioning") and size_mb in PARTITIONED_SIZES_MB):
         raise ArgumentOutOfRange(f"max_size_mb is {size_mb}; it can be {', '.join(map(str, SIZES_MB))}")
     if values["status"] not in STATUSES:
         raise InvalidArgument(f"status is {values['status']!r:.60}; it can be {', '.join(STATUSES)}")
@@ -64,14 +67,14 @@ def check(values: Mapping[str, object]) -> None:
         raise ArgumentOutOfRange(f"user_metadata has {len(metadata)} characters; it can have {most}")
 
 
-def check_window(wanted: object, before: object = None) -> None:
+def check_duplicate_window(description: object, current: object = None) -> None:
     """ArgumentOutOfRange if a description asks for a window that only the emulator has; one that is there may stay."""
     name = "duplicate_window_ms"
-    window_ms = getattr(wanted, name, None)
-    if window_ms is not None and window_ms < RANGES[name][0] and window_ms != getattr(before, name, None):
+    window_ms = getattr(description, name, None)
+    if window_ms is not None and window_ms < SETTABLE_RANGES[name][0] and window_ms != getattr(current, name, None):
         raise _out_of_range(name, window_ms)
 
 
 def _out_of_range(name: str, value: int) -> ArgumentOutOfRange:
-    lowest, highest = RANGES[name]
+    lowest, highest = SETTABLE_RANGES[name]
     return ArgumentOutOfRange(f"{name} is {value}; it can be {lowest} to {highest}")

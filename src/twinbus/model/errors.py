@@ -26,7 +26,7 @@ class FailureClass(Enum):
     """The same call will fail again."""
 
 
-NAME_HEADER: Final = "x-twinbus-error"
+ERROR_NAME_HEADER: Final = "x-twinbus-error"
 """The header of an HTTP response that names an error whose status others have, too."""
 
 
@@ -52,7 +52,7 @@ class ServiceBusError(Exception):
         """Copy and pickle whatever the arguments of a subclass are."""
         return _rebuild, (type(self), self.args, self.__dict__)
 
-    def retold(self, *, may_have_happened: bool, text: str | None = None) -> Self:
+    def copy_with(self, *, may_have_happened: bool, text: str | None = None) -> Self:
         """Return a copy that says whether the operation may have been carried out, in other words if `text` has some.
 
         A copy, because one error can be raised to many callers: all that used a connection get the same when it fails.

@@ -18,7 +18,7 @@ from twinbus.amqp import message as sections
 from twinbus.amqp.errors import DecodeError, EncodeError
 from twinbus.amqp.fields import CONTENT_TYPE, DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
 from twinbus.amqp.message import Header, Message, Properties, Section
-from twinbus.amqp.outline import binaries_of, outline_of
+from twinbus.amqp.outline import data_of, layout_of
 from twinbus.amqp.types import Timestamp
 from twinbus.model.annotations import (
     DEADLETTER_SOURCE,
@@ -33,7 +33,7 @@ from twinbus.model.annotations import (
 )
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
-from twinbus.model.times import duration_ms, duration_of, from_wire, milliseconds_of, moment_of, to_wire
+from twinbus.model.times import datetime_of, duration_ms, from_wire, milliseconds_of, timedelta_of, to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
 """The application property, true, of every copy of a message that may not be the only one."""
 MAX_ID_CHARACTERS: Final = 128
 _ID_BYTES: Final = 16
-_STATES: Final = ("active", "deferred", "scheduled")
+_STATE_NAMES: Final = ("active", "deferred", "scheduled")
 
 
 def is_ping(message: Message) -> bool:
@@ -67,21 +67,21 @@ def message_id_text(message: Message) -> str | None:
         return None
 
 
-def id_text(found: object) -> str | None:
+def id_text(value: object) -> str | None:
     """Return a message id, session id or correlation id as text."""
-    if found is None or isinstance(found, str):
-        return None if found is None else str(found)
-    if isinstance(found, bytes):
-        return found.hex()
-    return str(int(found)) if isinstance(found, int) else str(found)
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(int(value)) if isinstance(value, int) else str(value)
 
 
 class BrokeredMessage:
     """A message to be sent, or one that was received."""
 
     __slots__ = (
+        "_amqp_message",
         "_body",
-        "_found",
         "_received",
         "content_type",
         "correlation_id",
@@ -118,7 +118,7 @@ class BrokeredMessage:
     ) -> None:
         """`body`: bytes or text go as data, anything else as an AMQP value. A message without an id is given one."""
         self._body = body
-        self._found: Message | None = None
+        self._amqp_message: Message | None = None
         """The sections of one that was received, once they were looked for; or of the one it is a clone of."""
         self._received: Received | None = None
         self.message_id = os.urandom(_ID_BYTES).hex() if message_id is None else message_id
@@ -148,11 +148,11 @@ class BrokeredMessage:
     @property
     def body(self) -> object:
         """Data as bytes; a value as it is; sequences as a list of lists."""
-        message = self._found
+        message = self._amqp_message
         if message is None:
             if self._received is None:
                 return self._body.encode() if isinstance(self._body, str) else self._body
-            binaries = binaries_of(self._received.payload)
+            binaries = data_of(self._received.payload)
             if binaries is not None:
                 return b"".join(binaries)
             message = self._received.sections
@@ -240,7 +240,7 @@ class BrokeredMessage:
         return found
 
     def _encode_body(self) -> bytes:
-        if self._found is not None or self._received is not None:
+        if self._amqp_message is not None or self._received is not None:
             message = self._sections
             assert message is not None
             section = message.body_section
@@ -272,7 +272,7 @@ class BrokeredMessage:
             scheduled_enqueue_time_utc=self.scheduled_enqueue_time_utc,
             properties=self.properties,
         )
-        twin._found = self._sections
+        twin._amqp_message = self._sections
         return twin
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -288,9 +288,9 @@ class BrokeredMessage:
     @property
     def _sections(self) -> Message | None:
         """Of a message that was received, or is the clone of one."""
-        if self._found is None and self._received is not None:
-            self._found = self._received.sections
-        return self._found
+        if self._amqp_message is None and self._received is not None:
+            self._amqp_message = self._received.sections
+        return self._amqp_message
 
     @property
     def received(self) -> Received:
@@ -318,7 +318,7 @@ class BrokeredMessage:
     @property
     def enqueued_time_utc(self) -> dt.datetime:
         """When the entity took it."""
-        return moment_of(self.received.integer(ENQUEUED_TIME))
+        return datetime_of(self.received.integer(ENQUEUED_TIME))
 
     @property
     def delivery_count(self) -> int:
@@ -334,7 +334,7 @@ class BrokeredMessage:
     @property
     def locked_until_utc(self) -> dt.datetime:
         """When its lock ends, unless it is renewed."""
-        return moment_of(self.received.locked_until_ms)
+        return datetime_of(self.received.locked_until_ms)
 
     @property
     def expires_at_utc(self) -> dt.datetime:
@@ -349,22 +349,22 @@ class BrokeredMessage:
     def state(self) -> str:
         """active, deferred or scheduled."""
         found = self.received.annotations.get(MESSAGE_STATE, 0)
-        return _STATES[found] if isinstance(found, int) and 0 <= found < len(_STATES) else f"state {found}"
+        return _STATE_NAMES[found] if isinstance(found, int) and 0 <= found < len(_STATE_NAMES) else f"state {found}"
 
     @property
     def dead_letter_source(self) -> str | None:
         """The entity whose dead-letter queue it was forwarded from."""
-        return _text(self.received.annotations.get(DEADLETTER_SOURCE))
+        return _text_or_none(self.received.annotations.get(DEADLETTER_SOURCE))
 
     @property
     def dead_letter_reason(self) -> str | None:
         """Why it is in a dead-letter queue."""
-        return _text(self.properties.get("DeadLetterReason"))
+        return _text_or_none(self.properties.get("DeadLetterReason"))
 
     @property
     def dead_letter_error_description(self) -> str | None:
         """The same, at length."""
-        return _text(self.properties.get("DeadLetterErrorDescription"))
+        return _text_or_none(self.properties.get("DeadLetterErrorDescription"))
 
     @property
     def size(self) -> int:
@@ -378,21 +378,21 @@ class _ReceivedMessage(BrokeredMessage):
     A class of its own, since one with a `__getattr__` is slower in all it does: it took a third longer to encode.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_property_values",)
 
     def __init__(self, received: Received) -> None:  # without super().__init__(): the properties are not known yet
         """Made by `decode`."""
         self._body = b""
         self._received = received
-        self._found = received.sections if outline_of(received.payload) is None else None
-        self._values: dict[str, object] | None = None
+        self._amqp_message = received.sections if layout_of(received.payload) is None else None
+        self._property_values: dict[str, object] | None = None
 
     @property
-    def values(self) -> dict[str, object]:
+    def property_values(self) -> dict[str, object]:
         """What was read, or set since, by the names of the properties."""
-        if self._values is None:
-            self._values = self._read()
-        return self._values
+        if self._property_values is None:
+            self._property_values = self._read()
+        return self._property_values
 
     def _read(self) -> dict[str, object]:
         message, named = self._sections, self.received.annotations
@@ -405,38 +405,38 @@ class _ReceivedMessage(BrokeredMessage):
         return {
             "message_id": message_id,
             "session_id": others[0],
-            "partition_key": _text(named.get(PARTITION_KEY)),
-            "via_partition_key": _text(named.get(VIA_PARTITION_KEY)),
+            "partition_key": _text_or_none(named.get(PARTITION_KEY)),
+            "via_partition_key": _text_or_none(named.get(VIA_PARTITION_KEY)),
             "correlation_id": correlation_id,
             "content_type": content_type,
             "label": label,
             "to": to,
             "reply_to": reply_to,
             "reply_to_session_id": others[2],
-            "time_to_live": _ttl_of(ttl_ms, ends_ms, made_ms),
-            "scheduled_enqueue_time_utc": moment_of(scheduled) if isinstance(scheduled, Timestamp) else None,
+            "time_to_live": _time_to_live(ttl_ms, ends_ms, made_ms),
+            "scheduled_enqueue_time_utc": datetime_of(scheduled) if isinstance(scheduled, Timestamp) else None,
             "properties": {str(name): from_wire(value) for name, value in dict(own).items()},
         }
 
 
-class _ReadLater:
+class _LazyProperty:
     """One of them."""
 
-    __slots__ = ("_name",)
+    __slots__ = ("_property_name",)
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._property_name = name
 
     def __get__(self, message: _ReceivedMessage | None, owner: type) -> object:
-        return self if message is None else message.values[self._name]
+        return self if message is None else message.property_values[self._property_name]
 
     def __set__(self, message: _ReceivedMessage, value: object) -> None:
-        message.values[self._name] = value
+        message.property_values[self._property_name] = value
 
 
 for _name in BrokeredMessage.__slots__:
     if not _name.startswith("_"):
-        setattr(_ReceivedMessage, _name, _ReadLater(_name))
+        setattr(_ReceivedMessage, _name, _LazyProperty(_name))
 
 
 class Received:
@@ -503,13 +503,13 @@ def encode_batch(payloads: Sequence[bytes], first: BrokeredMessage) -> bytes:
     return sections.build(message_annotations=annotations, properties=label) + sections.data(*payloads)
 
 
-def _ttl_of(header_ms: int | None, ends_ms: int | None, made_ms: int | None) -> dt.timedelta | None:
+def _time_to_live(header_ms: int | None, expiry_ms: int | None, creation_ms: int | None) -> dt.timedelta | None:
     """The header's, unless it is too short for it: then the time between creation and end says it."""
     if header_ms is None:
         return None
-    if header_ms == LARGEST_TTL_MS and ends_ms is not None and made_ms is not None:
-        return duration_of(ends_ms - made_ms)
-    return duration_of(header_ms)
+    if header_ms == LARGEST_TTL_MS and expiry_ms is not None and creation_ms is not None:
+        return timedelta_of(expiry_ms - creation_ms)
+    return timedelta_of(header_ms)
 
 
 def _check_length(name: str, value: object) -> None:
@@ -517,5 +517,5 @@ def _check_length(name: str, value: object) -> None:
         raise InvalidArgument(f"{name} has {len(value)} characters; it can have {MAX_ID_CHARACTERS}")
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     return str(value) if isinstance(value, str) else None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-EVERYTHING: Final = "*"
+ALL_ENTITIES: Final = "*"
 """In place of an entity's path: the whole namespace. No entity can be called so."""
-SHORTEST_S: Final = 1.0
-LONGEST_S: Final = 3_600.0
+MIN_OUTAGE_S: Final = 1.0
+MAX_OUTAGE_S: Final = 3_600.0
 
 
 class OutageKind(Enum):

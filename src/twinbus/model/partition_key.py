@@ -13,7 +13,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from twinbus.model.description import FRAGMENTS
+from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import InvalidOperation
 
 _KEY_DIGEST_BYTES: Final = 8
@@ -30,7 +30,7 @@ def partition_key(session: str | None, key: str | None, message_id: object = Non
             f"the message's partition key is {key!r:.80} and its session id {session!r:.80}: where both are given they "
             "have to be equal"
         )
-    chosen = chosen_key(session, key)
+    chosen = explicit_key(session, key)
     if chosen is not None:
         return chosen.encode()
     if message_id is None:
@@ -38,14 +38,14 @@ def partition_key(session: str | None, key: str | None, message_id: object = Non
     return message_id.encode() if isinstance(message_id, str) else digest_of(message_id)
 
 
-def chosen_key(session: str | None, key: str | None) -> str | None:
+def explicit_key(session: str | None, key: str | None) -> str | None:
     """Return the session id or, without one, the partition key."""
     return session if session is not None else key
 
 
 def fragment_of(key: bytes) -> int:
     """Return the number of the fragment that holds all messages of a key."""
-    return int.from_bytes(blake2b(key, digest_size=_KEY_DIGEST_BYTES).digest(), "big") % FRAGMENTS
+    return int.from_bytes(blake2b(key, digest_size=_KEY_DIGEST_BYTES).digest(), "big") % FRAGMENT_COUNT
 
 
 def identity_of(message_id: object, key: bytes | None) -> bytes:

@@ -49,12 +49,12 @@ class Address:
         return self.path + (_MANAGEMENT if self.is_management else "")
 
 
-def key_of(path: str) -> str:
+def canonical_key(path: str) -> str:
     """What two spellings of the same path have in common."""
     return path.lower()
 
 
-def relative(address: str) -> str:
+def relative_path(address: str) -> str:
     """An address without scheme and host, leading slash and percent-encoding."""
     return unquote(_URI.sub("", address, count=1)).strip("/")
 
@@ -70,16 +70,16 @@ def split_subscription(path: str) -> tuple[str, str]:
     return (path, "") if at < 0 else (path[:at], path[at + len(SUBSCRIPTIONS) :])
 
 
-def owner_of(path: str) -> str:
+def parent_entity(path: str) -> str:
     """The queue or topic that a path is of: sub-queues, subscriptions, rules and `$management` are below one."""
     path = path.split("/$", 1)[0]
     at = f"{path}/".lower().find(SUBSCRIPTIONS.lower())
     return path if at < 0 else path[:at]
 
 
-def parse(address: str) -> Address:
+def parse_address(address: str) -> Address:
     """Read what a client wrote as the address of a link."""
-    path = relative(address)
+    path = relative_path(address)
     is_management = path.lower().endswith(_MANAGEMENT)
     if is_management:
         path = path[: -len(_MANAGEMENT)]
@@ -99,7 +99,7 @@ def check_subscription_name(name: str) -> str:
     return name
 
 
-def check_name(path: str) -> str:
+def check_entity_path(path: str) -> str:
     """The path of a new entity; InvalidArgument says what is wrong with it."""
     if len(path) > ENTITY_PATH_MAX_CHARACTERS:
         raise InvalidArgument(f"a path of {len(path)} characters; it can have {ENTITY_PATH_MAX_CHARACTERS}")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from twinbus.model.authorization import AuthorizationRule, check_rules
-from twinbus.model.description import FOREVER_MS, check
+from twinbus.model.authorization import AuthorizationRule, check_authorization_rules
+from twinbus.model.description import FOREVER_MS, check_description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class QueueDescription:
 
     def __post_init__(self) -> None:
         """Refuse what no queue can be."""
-        check(asdict(self))
-        check_rules(self.authorization_rules)
+        check_description(asdict(self))
+        check_authorization_rules(self.authorization_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ import msgspec
 from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 
 DEFAULT_RULE: Final = "$Default"
-MAX_RULE_NAME: Final = 50
-MAX_EXPRESSION: Final = 1024
+MAX_RULE_NAME_CHARACTERS: Final = 50
+MAX_EXPRESSION_CHARACTERS: Final = 1024
 """Characters of a filter or an action."""
-KINDS: Final = ("string", "int", "long", "double", "boolean", "dateTime", "duration", "guid", "binary")
+VALUE_KINDS: Final = ("string", "int", "long", "double", "boolean", "dateTime", "duration", "guid", "binary")
 _NAME: Final = re.compile(r"\$Default|[A-Za-z0-9_$](?:[A-Za-z0-9._$-]*[A-Za-z0-9_$])?", re.IGNORECASE)
 
 
@@ -30,9 +30,9 @@ class Value(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a type that no value has."""
-        if self.kind not in KINDS:
+        if self.kind not in VALUE_KINDS:
             raise InvalidArgument(
-                f"a value of a rule cannot be of type {self.kind!r:.40}; it can be {', '.join(KINDS)}"
+                f"a value of a rule cannot be of type {self.kind!r:.40}; it can be {', '.join(VALUE_KINDS)}"
             )
 
 
@@ -85,11 +85,13 @@ class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse a name that no rule has, and expressions that are too long to be looked at."""
-        if len(self.name) > MAX_RULE_NAME:
-            raise ArgumentOutOfRange(f"a rule's name has {len(self.name)} characters; it can have {MAX_RULE_NAME}")
+        if len(self.name) > MAX_RULE_NAME_CHARACTERS:
+            raise ArgumentOutOfRange(
+                f"a rule's name has {len(self.name)} characters; it can have {MAX_RULE_NAME_CHARACTERS}"
+            )
         if not _NAME.fullmatch(self.name):
             raise InvalidArgument(f"{self.name!r:.80} is no name of a rule: it has letters, digits, '.', '-' and '_'")
         for what, expression in (("filter", self.filter), ("action", self.action)):
-            if isinstance(expression, SqlFilter | SqlAction) and len(expression.expression) > MAX_EXPRESSION:
+            if isinstance(expression, SqlFilter | SqlAction) and len(expression.expression) > MAX_EXPRESSION_CHARACTERS:
                 length = len(expression.expression)
-                raise ArgumentOutOfRange(f"the {what} has {length} characters; it can have {MAX_EXPRESSION}")
+                raise ArgumentOutOfRange(f"the {what} has {length} characters; it can have {MAX_EXPRESSION_CHARACTERS}")

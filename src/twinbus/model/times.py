@@ -21,9 +21,9 @@ EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
-def moment_of(milliseconds: int) -> dt.datetime:
+def datetime_of(epoch_ms: int) -> dt.datetime:
     """The moment so many milliseconds after 1970; OverflowError where Python has none."""
-    return EPOCH + dt.timedelta(milliseconds=milliseconds)
+    return EPOCH + dt.timedelta(milliseconds=epoch_ms)
 
 
 def milliseconds_of(moment: dt.datetime) -> int:
@@ -43,7 +43,7 @@ def duration_s(duration: dt.timedelta | float) -> float:
     return duration.total_seconds() if isinstance(duration, dt.timedelta) else float(duration)
 
 
-def duration_of(milliseconds: int) -> dt.timedelta:
+def timedelta_of(milliseconds: int) -> dt.timedelta:
     """So many milliseconds as a duration; `FOREVER` for .NET's longest."""
     return FOREVER if milliseconds >= FOREVER_MS else dt.timedelta(milliseconds=milliseconds)
 
@@ -61,11 +61,11 @@ def from_wire(value: object) -> object:
     """The opposite of `to_wire`. What Python has no date for stays as it came."""
     if type(value) is Timestamp:
         try:
-            return moment_of(value)
+            return datetime_of(value)
         except OverflowError:
             return value
     if isinstance(value, Described) and value.descriptor == TIMESPAN and isinstance(value.value, int):
-        return duration_of(value.value // TICKS_PER_MS)
+        return timedelta_of(value.value // TICKS_PER_MS)
     return value
 
 

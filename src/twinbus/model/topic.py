@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from twinbus.model.authorization import AuthorizationRule, check_rules
-from twinbus.model.description import FOREVER_MS, check
+from twinbus.model.authorization import AuthorizationRule, check_authorization_rules
+from twinbus.model.description import FOREVER_MS, check_description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class TopicDescription:
 
     def __post_init__(self) -> None:
         """Refuse what no topic can be."""
-        check(asdict(self))
-        check_rules(self.authorization_rules)
+        check_description(asdict(self))
+        check_authorization_rules(self.authorization_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class SubscriptionDescription:
 
     def __post_init__(self) -> None:
         """Refuse what no subscription can be."""
-        check(asdict(self))
+        check_description(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,9 +50,9 @@ COLUMNS: Final = (*KEYS, *COUNTS)
 
 UNIT_BYTES: Final = 65_536
 """An operation on a message is charged once for each so many bytes, begun ones too."""
-NAMESPACE: Final = ""
+NO_ENTITY: Final = ""
 """The entity, where something was asked of the namespace itself; the client, where nobody asked."""
-OTHER: Final = "(other)"
+OTHER_ENTITY: Final = "(other)"
 """Entity and client of what has no row for itself: a minute of a process has `ROWS_MAX` at most."""
 ROWS_MAX: Final = 10_000
 
@@ -73,9 +73,9 @@ class UsageRow(msgspec.Struct, array_like=True, frozen=True):
 
     minute: int
     """Its beginning: seconds since 1970."""
-    entity: str = NAMESPACE
+    entity: str = NO_ENTITY
     """Path, as its owner writes it, with that of a dead-letter queue where it was one."""
-    client: str = NAMESPACE
+    client: str = NO_ENTITY
     mark: str = ""
     """Of a row with neither entity nor client."""
     sends: int = 0
@@ -155,7 +155,7 @@ def units_of(size: int) -> int:
     return max(1, -(-size // UNIT_BYTES))
 
 
-def add_rows(rows: Iterable[UsageRow], *, entity: str = OTHER, client: str = OTHER) -> UsageRow:
+def add_rows(rows: Iterable[UsageRow], *, entity: str = OTHER_ENTITY, client: str = OTHER_ENTITY) -> UsageRow:
     """Several of one minute, at least one, as one."""
     some = list(rows)
     sums = {name: sum([getattr(row, name) for row in some]) for name in COUNTS}
@@ -173,7 +173,7 @@ PARTIAL_SUFFIX: Final = ".partial"
 PARQUET_SUFFIX: Final = ".parquet"
 
 
-class Head(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class JournalHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """Whose a journal is: what all of its rows have in common. Its first frame."""
 
     version: int = VERSION
@@ -187,17 +187,17 @@ class Head(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     @property
     def journal_name(self) -> str:
         """Of its file in the folder `usage`."""
-        return f"{self.process}-{self.life}-{_at(self.hour):%Y%m%d%H}{JOURNAL_SUFFIX}"
+        return f"{self.process}-{self.life}-{_datetime_at(self.hour):%Y%m%d%H}{JOURNAL_SUFFIX}"
 
     @property
-    def parquet_place(self) -> Path:
+    def parquet_path(self) -> Path:
         """Of the Parquet file that takes its place, in the same folder: once that is there, the journal is no more."""
-        when = _at(self.hour)
+        when = _datetime_at(self.hour)
         name = f"{when:%H}-{self.process}-{self.life}{PARQUET_SUFFIX}"
         return Path(f"namespace={self.namespace}", f"date={when:%Y-%m-%d}", name)
 
 
-def _at(seconds: int) -> dt.datetime:
+def _datetime_at(seconds: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
@@ -206,10 +206,10 @@ def _at(seconds: int) -> dt.datetime:
 _FRAME: Final = Struct("<II")
 """How long its content is, and its CRC-32."""
 _FRAME_MAX_BYTES: Final = 2**26
-_OF_HEAD: Final = ("namespace", "process", "life")
+_HEAD_COLUMNS: Final = ("namespace", "process", "life")
 
 
-class PartialHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+class PartialMinuteHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """The first frame of a partial minute: which part of the journal the rows behind it continue."""
 
     version: int = VERSION
@@ -221,20 +221,20 @@ class JournalUnreadable(Exception):
     """A file is no journal that this version can read. The message says why."""
 
 
-def write_frame(content: Head | PartialHead | list[UsageRow]) -> bytes:
+def write_frame(content: JournalHead | PartialMinuteHead | list[UsageRow]) -> bytes:
     """Encode one frame, which is appended in one write."""
     encoded = msgspec.msgpack.encode(content)
     return _FRAME.pack(len(encoded), zlib.crc32(encoded)) + encoded
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path) -> JournalHead:
     """Whose it is. JournalUnreadable also for one that ended before it said so."""
-    return _head(path, _frames(path))
+    return _read_journal_head(path, _read_frames(path))
 
 
-def read_journal(path: Path) -> Iterator[tuple[Head, UsageRow]]:
+def read_journal(path: Path) -> Iterator[tuple[JournalHead, UsageRow]]:
     """Rows of a journal and of its partial minute; nothing behind a frame that is torn. JournalUnreadable."""
-    for head, rows in _rows_of(path):
+    for head, rows in _read_rows(path):
         for row in rows:
             yield head, row
 
@@ -242,18 +242,18 @@ def read_journal(path: Path) -> Iterator[tuple[Head, UsageRow]]:
 def columns_of(path: Path) -> dict[str, list[Any]]:
     """All rows of a journal as one list for each of `COLUMNS`; minutes are numbers, seconds since 1970."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for head, rows in _rows_of(path):  # a frame at a time: a busy hour has 600,000 rows
+    for head, rows in _read_rows(path):  # a frame at a time: a busy hour has 600,000 rows
         for name, column in columns.items():
-            column.extend([getattr(head if name in _OF_HEAD else row, name) for row in rows])
+            column.extend([getattr(head if name in _HEAD_COLUMNS else row, name) for row in rows])
     return columns
 
 
-def whole_bytes(path: Path) -> int:
+def complete_bytes(path: Path) -> int:
     """How long a journal is, without what was not written to its end."""
-    return sum([_FRAME.size + len(content) for content in _frames(path)])
+    return sum([_FRAME.size + len(content) for content in _read_frames(path)])
 
 
-def unrolled(folder: Path) -> list[Path]:
+def journals_without_parquet(folder: Path) -> list[Path]:
     """The journals in a folder `usage` whose rows are in no Parquet file yet, in the order of their names.
 
     One that cannot be read is left out: its first frame was not written to its end, and it has no rows. A server may
@@ -265,46 +265,46 @@ def unrolled(folder: Path) -> list[Path]:
             head = read_head(path)
         except (JournalUnreadable, FileNotFoundError):
             continue
-        if not (folder / head.parquet_place).exists():
+        if not (folder / head.parquet_path).exists():
             found.append(path)
     return found
 
 
-def partial_of(journal: Path) -> Path:
+def partial_minute_path(journal: Path) -> Path:
     """Where the minute that a journal does not have yet lies."""
     return journal.with_suffix(PARTIAL_SUFFIX)
 
 
-def _rows_of(path: Path) -> Iterator[tuple[Head, list[UsageRow]]]:
+def _read_rows(path: Path) -> Iterator[tuple[JournalHead, list[UsageRow]]]:
     # The partial minute is read first: if its server writes the whole minute meanwhile, the journal is longer than the
     # partial minute says, and the rows are not counted twice. Nor are they missed: a journal is removed before it.
-    after, partial = _partial(partial_of(path))
-    frames = _frames(path)
-    head = _head(path, frames)
+    after, partial = _read_partial_minute(partial_minute_path(path))
+    frames = _read_frames(path)
+    head = _read_journal_head(path, frames)
     length = len(write_frame(head))
     for content in frames:
         length += _FRAME.size + len(content)
-        yield head, _rows(content)
+        yield head, _decode_rows(content)
     if partial and length <= after:
         yield head, partial
 
 
-def _partial(path: Path) -> tuple[int, list[UsageRow]]:
+def _read_partial_minute(path: Path) -> tuple[int, list[UsageRow]]:
     """Rows of a partial minute, one for each minute, entity and client, and the length of the journal before them."""
     try:
-        first, *frames = list(_frames(path))
-        head = msgspec.msgpack.decode(first, type=PartialHead)
+        first, *frames = list(_read_frames(path))
+        head = msgspec.msgpack.decode(first, type=PartialMinuteHead)
     except (FileNotFoundError, ValueError, msgspec.MsgspecError):  # there is none, or a kill left nothing whole of it
         return 0, []
     if head.version != VERSION:
         return 0, []
     found: dict[tuple[int, str, str, str], list[UsageRow]] = {}
-    for row in [row for content in frames for row in _rows(content)]:
+    for row in [row for content in frames for row in _decode_rows(content)]:
         found.setdefault((row.minute, row.entity, row.client, row.mark), []).append(row)
-    return head.after, [_one_of(rows) for rows in found.values()]
+    return head.after, [_merge_rows(rows) for rows in found.values()]
 
 
-def _one_of(rows: list[UsageRow]) -> UsageRow:
+def _merge_rows(rows: list[UsageRow]) -> UsageRow:
     """Several of the same minute, entity and client as one. Connections are a peak: they do not add up."""
     if len(rows) == 1:
         return rows[0]
@@ -312,16 +312,16 @@ def _one_of(rows: list[UsageRow]) -> UsageRow:
     return msgspec.structs.replace(added, mark=rows[0].mark, connections=max(row.connections for row in rows))
 
 
-def _rows(content: bytes) -> list[UsageRow]:
+def _decode_rows(content: bytes) -> list[UsageRow]:
     return msgspec.msgpack.decode(content, type=list[UsageRow])
 
 
-def _head(path: Path, frames: Iterator[bytes]) -> Head:
+def _read_journal_head(path: Path, frames: Iterator[bytes]) -> JournalHead:
     first = next(frames, None)
     if first is None:
         raise JournalUnreadable(f"{path} ends before it says whose it is")
     try:
-        head = msgspec.msgpack.decode(first, type=Head)
+        head = msgspec.msgpack.decode(first, type=JournalHead)
     except msgspec.MsgspecError as error:
         raise JournalUnreadable(f"{path} is no journal of usage: {error}") from None
     if head.version != VERSION:
@@ -329,7 +329,7 @@ def _head(path: Path, frames: Iterator[bytes]) -> Head:
     return head
 
 
-def _frames(path: Path) -> Iterator[bytes]:
+def _read_frames(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while True:
             prefix = file.read(_FRAME.size)

@@ -24,10 +24,10 @@ __all__ = ["ServiceBusDataSource", "register"]
 def register(spark: SparkSession) -> None:
     """Let a session read and write entities: `format("servicebus")`. It may be called again."""
     from twinbus.pipeline.data_source import ServiceBusDataSource  # noqa: PLC0415  # needs PySpark, as who calls this has
-    from twinbus.pipeline.spark import make_known  # noqa: PLC0415
+    from twinbus.pipeline.spark import register_data_source  # noqa: PLC0415
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # else Spark refuses a source that can
-    make_known(spark, ServiceBusDataSource)
+    register_data_source(spark, ServiceBusDataSource)
 
 
 def __getattr__(name: str) -> object:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twinbus.model.path import key_of
+from twinbus.model.path import canonical_key
 from twinbus.pipeline.properties import FIELDS
-from twinbus.pipeline.row import DATA
-from twinbus.pipeline.rows import Rows
+from twinbus.pipeline.row import BODY_DATA
+from twinbus.pipeline.rows import ColumnBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from twinbus.pipeline.rows import Sparse
+    from twinbus.pipeline.rows import SparseColumn
 
 BODY: Final = "body"
 PROPERTIES: Final = "properties"
@@ -32,7 +32,7 @@ PROPERTY_DDL: Final = (
     "struct<type: string, string: string, long: bigint, double: double, boolean: boolean, "
     "timestamp: timestamp, binary: binary>"
 )
-TYPES: Final[dict[str, str]] = {
+SPARK_TYPES: Final[dict[str, str]] = {
     BODY: "binary",
     "bodyType": "string",
     "messageId": "string",
@@ -59,42 +59,44 @@ TYPES: Final[dict[str, str]] = {
     SOURCE_ID: "string",
 }
 """Of each column, in order, what Spark calls its type."""
-COLUMNS: Final = tuple(TYPES)
-DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in TYPES.items())
+COLUMNS: Final = tuple(SPARK_TYPES)
+DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in SPARK_TYPES.items())
 """The schema, as Spark reads one."""
 
-_MOMENT: Final = pa.timestamp("us", tz="UTC")
-_ARROW: Final = {
+_TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+_ARROW_TYPES: Final = {
     "binary": pa.binary(),
     "string": pa.string(),
     "bigint": pa.int64(),
     "int": pa.int32(),
     "double": pa.float64(),
     "boolean": pa.bool_(),
-    "timestamp": _MOMENT,
+    "timestamp": _TIMESTAMP_TYPE,
 }
-_FIELD_TYPES: Final = (
+_PROPERTY_FIELD_TYPES: Final = (
     pa.string(),
     pa.string(),
     pa.int64(),
     pa.float64(),
     pa.bool_(),
-    _MOMENT,
+    _TIMESTAMP_TYPE,
     pa.binary(),
 )
-PROPERTY: Final = pa.struct([pa.field(name, kind) for name, kind in zip(FIELDS, _FIELD_TYPES, strict=True)])
+PROPERTY_TYPE: Final = pa.struct(
+    [pa.field(name, kind) for name, kind in zip(FIELDS, _PROPERTY_FIELD_TYPES, strict=True)]
+)
 """One application property."""
-_MAP: Final = pa.map_(pa.string(), pa.field("value", PROPERTY))
-SCHEMA: Final = pa.schema([(name, _ARROW.get(kind, _MAP)) for name, kind in TYPES.items()])
+_PROPERTIES_TYPE: Final = pa.map_(pa.string(), pa.field("value", PROPERTY_TYPE))
+SCHEMA: Final = pa.schema([(name, _ARROW_TYPES.get(kind, _PROPERTIES_TYPE)) for name, kind in SPARK_TYPES.items()])
 """The same for Arrow; it is what Spark makes of `DDL`."""
 
 
 def record_batch(payloads: Iterable[bytes], fragment: int, *, with_properties: bool = True) -> pa.RecordBatch:
     """Encoded messages of one fragment as rows. Without properties that column is null."""
-    rows = Rows(with_properties=with_properties)
+    rows = ColumnBuffers(with_properties=with_properties)
     for payload in payloads:
         rows.add(payload)
-    return batch_of(rows, fragment)
+    return to_record_batch(rows, fragment)
 
 
 def source_name(namespace: str, entity: str, entity_id: int) -> str:
@@ -102,63 +104,65 @@ def source_name(namespace: str, entity: str, entity_id: int) -> str:
 
     `entity` includes the sub-queue: a dead-letter queue numbers its messages by itself.
     """
-    return f"{namespace.lower()}/{key_of(entity)}:{entity_id}"
+    return f"{namespace.lower()}/{canonical_key(entity)}:{entity_id}"
 
 
-def source_ids(source: str, numbers: pa.Array, enqueued: pa.Array) -> pa.Array:
+def source_ids(source: str, sequence_numbers: pa.Array, enqueued_times: pa.Array) -> pa.Array:
     """Return a source id for each message: `{source}/{sequence number}/{enqueued time in microseconds}`.
 
     The time tells two messages apart that have one number: after a namespace was restored to an earlier state, numbers
     are given out again.
     """
     text = pa.string()
-    parts = [pa.scalar(source), numbers.cast(text), enqueued.cast(pa.int64()).cast(text)]
+    parts = [pa.scalar(source), sequence_numbers.cast(text), enqueued_times.cast(pa.int64()).cast(text)]
     return pc.binary_join_element_wise(*parts, "/", null_handling="replace", null_replacement="")
 
 
-def batch_of(rows: Rows, fragment: int, source: str | None = None) -> pa.RecordBatch:
+def to_record_batch(buffers: ColumnBuffers, fragment: int, source: str | None = None) -> pa.RecordBatch:
     """What was gathered, as one batch. Without a `source` (`source_name`) the rows have no source id."""
-    count, text = rows.count, pa.string()
-    numbers, enqueued = pa.array(rows.sequence_number, pa.int64()), pa.array(rows.enqueued, pa.int64())
+    count, text = buffers.row_count, pa.string()
+    numbers, enqueued = pa.array(buffers.sequence_number, pa.int64()), pa.array(buffers.enqueued_time_us, pa.int64())
 
-    def sparse(column: Sparse, kind: pa.DataType) -> pa.Array:
+    def sparse(column: SparseColumn, kind: pa.DataType) -> pa.Array:
         return pa.array(column.filled(count), kind) if column.values else pa.nulls(count, kind)
 
     return pa.RecordBatch.from_arrays(
         [
-            pa.array(rows.body, pa.binary()),
-            pa.array(rows.body_type, text) if rows.is_mixed else pa.repeat(DATA, count),
-            pa.array(rows.message_id, text),
-            sparse(rows.session_id, text),
-            sparse(rows.correlation_id, text),
-            sparse(rows.content_type, text),
-            sparse(rows.label, text),
-            sparse(rows.to, text),
-            sparse(rows.reply_to, text),
-            sparse(rows.reply_to_session_id, text),
-            sparse(rows.partition_key, text),
-            sparse(rows.ttl_ms, pa.int64()),
-            sparse(rows.scheduled, _MOMENT),
-            enqueued.cast(_MOMENT),
-            sparse(rows.expires, _MOMENT),
+            pa.array(buffers.body, pa.binary()),
+            pa.array(buffers.body_type, text) if buffers.has_other_body_types else pa.repeat(BODY_DATA, count),
+            pa.array(buffers.message_id, text),
+            sparse(buffers.session_id, text),
+            sparse(buffers.correlation_id, text),
+            sparse(buffers.content_type, text),
+            sparse(buffers.label, text),
+            sparse(buffers.to, text),
+            sparse(buffers.reply_to, text),
+            sparse(buffers.reply_to_session_id, text),
+            sparse(buffers.partition_key, text),
+            sparse(buffers.ttl_ms, pa.int64()),
+            sparse(buffers.scheduled_time_us, _TIMESTAMP_TYPE),
+            enqueued.cast(_TIMESTAMP_TYPE),
+            sparse(buffers.expires_at_us, _TIMESTAMP_TYPE),
             numbers,
-            sparse(rows.enqueued_sequence_number, pa.int64()),
+            sparse(buffers.enqueued_sequence_number, pa.int64()),
             pa.repeat(pa.scalar(fragment, pa.int32()), count),
-            pa.array(rows.delivery_count, pa.int32()),
-            sparse(rows.reason, text),
-            sparse(rows.description, text),
-            sparse(rows.source, text),
-            _properties(rows),
+            pa.array(buffers.delivery_count, pa.int32()),
+            sparse(buffers.dead_letter_reason, text),
+            sparse(buffers.dead_letter_description, text),
+            sparse(buffers.dead_letter_source, text),
+            _properties_column(buffers),
             pa.nulls(count, text) if source is None else source_ids(source, numbers, enqueued),
         ],
         schema=SCHEMA,
     )
 
 
-def _properties(rows: Rows) -> pa.Array:
-    if not rows.with_properties:
-        return pa.nulls(rows.count, _MAP)
-    columns = [list(column) for column in zip(*rows.entries, strict=True)] or [[] for _ in FIELDS]
-    fields = [pa.array(column, kind) for column, kind in zip(columns, _FIELD_TYPES, strict=True)]
-    entries = pa.StructArray.from_arrays(fields, fields=list(PROPERTY))
-    return pa.MapArray.from_arrays(pa.array(rows.offsets, pa.int32()), pa.array(rows.names, pa.string()), entries)
+def _properties_column(buffers: ColumnBuffers) -> pa.Array:
+    if not buffers.with_properties:
+        return pa.nulls(buffers.row_count, _PROPERTIES_TYPE)
+    columns = [list(column) for column in zip(*buffers.property_entries, strict=True)] or [[] for _ in FIELDS]
+    fields = [pa.array(column, kind) for column, kind in zip(columns, _PROPERTY_FIELD_TYPES, strict=True)]
+    entries = pa.StructArray.from_arrays(fields, fields=list(PROPERTY_TYPE))
+    return pa.MapArray.from_arrays(
+        pa.array(buffers.property_offsets, pa.int32()), pa.array(buffers.property_names, pa.string()), entries
+    )

@@ -15,32 +15,32 @@ from twinbus.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-LONGEST_S: Final = 86_400.0
-SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
+MAX_DURATION_S: Final = 86_400.0
+SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark hands over to a data source although they are its own."""
 
 
-class Given:
+class OptionParser:
     """Some options, as they were given."""
 
     def __init__(
-        self, given: Mapping[str, str], known: Sequence[str], *, purpose: str, ignored: Collection[str] = ()
+        self, options: Mapping[str, str], known_names: Sequence[str], *, purpose: str, ignored: Collection[str] = ()
     ) -> None:
         """`purpose` ends the sentence "servicebus has no option x for ..."; what is `ignored` is Spark's own."""
-        spelled = {name.lower(): name for name in known}
-        self._found: dict[str, str] = {}
-        for name, text in given.items():
+        spelled = {name.lower(): name for name in known_names}
+        self._values: dict[str, str] = {}
+        for name, text in options.items():
             if name.lower() in spelled:
-                self._found[spelled[name.lower()]] = text
+                self._values[spelled[name.lower()]] = text
             elif name.lower() not in ignored:
                 raise PipelineError(
-                    f"servicebus has no option {name!r:.60} for {purpose}{_closest(name, known)}; it has "
-                    f"{', '.join(known)}"
+                    f"servicebus has no option {name!r:.60} for {purpose}{_suggestion(name, known_names)}; it has "
+                    f"{', '.join(known_names)}"
                 )
 
     def text(self, name: str) -> str | None:
         """None where it is not there, or empty."""
-        return self._found.get(name) or None
+        return self._values.get(name) or None
 
     def connection_string(self, name: str) -> str:
         """One that can be read."""
@@ -53,27 +53,27 @@ class Given:
             raise PipelineError(f"the option {name} cannot be read: {error}") from None
         return text
 
-    def choice(self, name: str, words: Sequence[str]) -> str:
+    def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of some words, the first if it is not said."""
-        word = (self.text(name) or words[0]).lower()
-        if word not in words:
-            raise PipelineError(f"the option {name} is {word!r:.60}; it can be {' or '.join(words)}")
+        word = (self.text(name) or choices[0]).lower()
+        if word not in choices:
+            raise PipelineError(f"the option {name} is {word!r:.60}; it can be {' or '.join(choices)}")
         return word
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Yes (`true`) or no."""
         return self.choice(name, ("true", "false") if default else ("false", "true")) == "true"
 
-    def count(self, name: str, default: int | None = None, *, most: int = 2**62) -> int | None:
+    def count(self, name: str, default: int | None = None, *, max_value: int = 2**62) -> int | None:
         """A whole number from 1 on."""
         text = self.text(name)
         if text is None:
             return default
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise PipelineError(f"the option {name} is {text!r:.60}; it is a whole number from 1 to {most:,}")
+        if not text.isdecimal() or not 1 <= int(text) <= max_value:
+            raise PipelineError(f"the option {name} is {text!r:.60}; it is a whole number from 1 to {max_value:,}")
         return int(text)
 
-    def seconds(self, name: str, default_s: float, *, lowest_s: float = 0.001) -> float:
+    def seconds(self, name: str, default_s: float, *, min_s: float = 0.001) -> float:
         """A duration."""
         text = self.text(name)
         if text is None:
@@ -82,13 +82,13 @@ class Given:
             found = float(text)
         except ValueError:
             found = -1.0
-        if not lowest_s <= found <= LONGEST_S:
+        if not min_s <= found <= MAX_DURATION_S:
             raise PipelineError(
-                f"the option {name} is {text!r:.60}; it is a number of seconds from {lowest_s:g} to {LONGEST_S:g}"
+                f"the option {name} is {text!r:.60}; it is a number of seconds from {min_s:g} to {MAX_DURATION_S:g}"
             )
         return found
 
 
-def _closest(name: str, known: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name.lower(), [one.lower() for one in known], n=1)
-    return f" (did you mean {next(one for one in known if one.lower() == found[0])}?)" if found else ""
+def _suggestion(name: str, known_names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name.lower(), [one.lower() for one in known_names], n=1)
+    return f" (did you mean {next(one for one in known_names if one.lower() == found[0])}?)" if found else ""

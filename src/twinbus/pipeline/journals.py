@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from twinbus.client.journal_file import SCHEMA, SUFFIX, batches, has_end
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.spark import make_known
+from twinbus.pipeline.spark import register_data_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-NAME: Final = "twinbus-journal"
+SOURCE_NAME: Final = "twinbus-journal"
 PARTITION_BYTES: Final = 64 * 1024 * 1024
 """Small files are read together, up to so much; a larger one by itself."""
-_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
-_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+_SPARK_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
+_TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 """Spark's own; a journal has milliseconds."""
-COLUMNS: Final = pa.schema(
-    [pa.field(one.name, _MICROSECONDS if pa.types.is_timestamp(one.type) else one.type) for one in SCHEMA]
+ROW_SCHEMA: Final = pa.schema(
+    [pa.field(one.name, _TIMESTAMP_TYPE if pa.types.is_timestamp(one.type) else one.type) for one in SCHEMA]
     + [pa.field("file", pa.string())]
 )
 
@@ -46,16 +46,16 @@ class JournalFile:
     """A file of a journal, by what its name and its end tell."""
 
     path: Path
-    life: str
+    run_id: str
     """Which process, and which journal of it, wrote the file."""
-    part: int
+    file_number: int
     """The files of a life are numbered from 1 on."""
     size: int
-    is_ended: bool
+    is_complete: bool
     """In good order; else its process was killed, or is writing still."""
 
     @classmethod
-    def of(cls, path: Path) -> JournalFile:
+    def from_path(cls, path: Path) -> JournalFile:
         """Look at a file."""
         _, _, rest = path.name.removesuffix(SUFFIX).partition("-")
         life, _, part = rest.rpartition("-")
@@ -63,7 +63,7 @@ class JournalFile:
         return cls(path, life or path.name, int(part) if is_named_so else 0, path.stat().st_size, has_end(path))
 
 
-def find(folders: Iterable[Path | str]) -> list[JournalFile]:
+def find_journal_files(folders: Iterable[Path | str]) -> list[JournalFile]:
     """The files of folders and of all folders below; one that is there several times counts once."""
     found: dict[str, JournalFile] = {}
     for folder in map(Path, folders):
@@ -71,25 +71,27 @@ def find(folders: Iterable[Path | str]) -> list[JournalFile]:
             raise PipelineError(f"there are no journals in {folder}: no such folder")
         paths = [folder] if folder.is_file() else sorted(folder.rglob(f"*{SUFFIX}"))
         for path in paths:
-            one = JournalFile.of(path)
+            one = JournalFile.from_path(path)
             known = found.get(path.name)
             if known is None or one.size > known.size:  # a copy that was made before the file was whole
                 found[path.name] = one
     return [found[name] for name in sorted(found)]
 
 
-def journals(spark: SparkSession, *folders: Path | str) -> DataFrame:
+def read_journals(spark: SparkSession, *folders: Path | str) -> DataFrame:
     """All rows of the journals in folders. PipelineError if a folder is not there, or none of them has a journal."""
-    files = find(folders)
+    files = find_journal_files(folders)
     if not files:
         raise PipelineError(f"there are no journals in {', '.join(map(str, folders))}: no file ends in {SUFFIX}")
-    return rows_of(spark, files)
+    return read_journal_files(spark, files)
 
 
-def rows_of(spark: SparkSession, files: Sequence[JournalFile]) -> DataFrame:
+def read_journal_files(spark: SparkSession, files: Sequence[JournalFile]) -> DataFrame:
     """All rows of these files."""
-    make_known(spark, JournalDataSource)
-    return spark.read.format(NAME).option("files", json.dumps([(str(one.path), one.size) for one in files])).load()
+    register_data_source(spark, JournalDataSource)
+    return (
+        spark.read.format(SOURCE_NAME).option("files", json.dumps([(str(one.path), one.size) for one in files])).load()
+    )
 
 
 class JournalDataSource(DataSource):
@@ -98,11 +100,11 @@ class JournalDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """What Spark knows it by."""
-        return NAME
+        return SOURCE_NAME
 
     def schema(self) -> str:
         """The columns."""
-        return ", ".join(f"{one.name} {_TYPES.get(one.type, 'timestamp')}" for one in COLUMNS)
+        return ", ".join(f"{one.name} {_SPARK_TYPES.get(one.type, 'timestamp')}" for one in ROW_SCHEMA)
 
     def reader(self, schema: StructType) -> JournalReader:  # noqa: ARG002
         """For all files."""
@@ -110,7 +112,7 @@ class JournalDataSource(DataSource):
 
 
 @dataclass
-class Some(InputPartition):
+class JournalPartition(InputPartition):
     """Files that one task reads, one after the other."""
 
     paths: list[str]
@@ -130,28 +132,28 @@ class JournalReader(DataSourceReader):
         held = 0
         for path, size in self._files:
             if paths and held + size > PARTITION_BYTES:
-                parts.append(Some(paths))
+                parts.append(JournalPartition(paths))
                 paths, held = [], 0
             paths.append(path)
             held += size
-        return [*parts, Some(paths)] if paths else parts
+        return [*parts, JournalPartition(paths)] if paths else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What is whole of each file."""
-        assert isinstance(partition, Some)
+        assert isinstance(partition, JournalPartition)
         for path in partition.paths:
             for batch in batches(path):
-                yield _as_rows(batch, Path(path).name)
+                yield _with_row_schema(batch, Path(path).name)
 
 
-def _as_rows(batch: pa.RecordBatch, file: str) -> pa.RecordBatch:
+def _with_row_schema(batch: pa.RecordBatch, file_name: str) -> pa.RecordBatch:
     columns = []
-    for one in COLUMNS:
+    for one in ROW_SCHEMA:
         place = batch.schema.get_field_index(one.name)
         if one.name == "file":
-            columns.append(pa.repeat(pa.scalar(file), batch.num_rows))
+            columns.append(pa.repeat(pa.scalar(file_name), batch.num_rows))
         elif place < 0:
             columns.append(pa.nulls(batch.num_rows, one.type))
         else:
             columns.append(batch.column(place).cast(one.type))
-    return pa.record_batch(columns, schema=COLUMNS)
+    return pa.record_batch(columns, schema=ROW_SCHEMA)

@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 FIELDS: Final = ("type", "string", "long", "double", "boolean", "timestamp", "binary")
-Entry: TypeAlias = "tuple[str, str | None, int | None, float | None, bool | None, int | None, bytes | None]"
+PropertyEntry: TypeAlias = "tuple[str, str | None, int | None, float | None, bool | None, int | None, bytes | None]"
 """The fields in this order; the timestamp in microseconds since 1970."""
 
-EARLIEST_MS: Final = -62_135_596_800_000
-LATEST_MS: Final = 253_402_300_799_999
+MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
+MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 """What Python's datetime, and so whoever collects rows, can hold: the years 1 to 9999."""
 _LONG_END: Final = 2**63
-_INTEGERS: Final[dict[type, str]] = {
+_INTEGER_TYPES: Final[dict[type, str]] = {
     int: "long",
     Int: "int",
     UInt: "uint",
@@ -71,11 +71,11 @@ _INTEGERS: Final[dict[type, str]] = {
     Byte: "byte",
     UByte: "ubyte",
 }
-_TEXTS: Final[dict[type, str]] = {str: "string", Symbol: "symbol", Char: "char", uuid.UUID: "uuid"}
-_DECIMALS: Final[dict[type, str]] = {Decimal32: "decimal32", Decimal64: "decimal64", Decimal128: "decimal128"}
+_TEXT_TYPES: Final[dict[type, str]] = {str: "string", Symbol: "symbol", Char: "char", uuid.UUID: "uuid"}
+_DECIMAL_TYPES: Final[dict[type, str]] = {Decimal32: "decimal32", Decimal64: "decimal64", Decimal128: "decimal128"}
 
 
-def entry_of(value: object) -> Entry:  # noqa: PLR0911  # one for each field
+def to_entry(value: object) -> PropertyEntry:  # noqa: PLR0911  # one for each field
     """A property's value, as AMQP has it, taken to its field."""
     kind = type(value)
     if kind is str:
@@ -83,30 +83,38 @@ def entry_of(value: object) -> Entry:  # noqa: PLR0911  # one for each field
         return "string", value, None, None, None, None, None
     if isinstance(value, bool):
         return "boolean", None, None, None, value, None, None
-    if kind in _INTEGERS:
+    if kind in _INTEGER_TYPES:
         assert isinstance(value, int)
         number = int(value)
         if number < _LONG_END:
-            return _INTEGERS[kind], None, number, None, None, None, None
-        return _INTEGERS[kind], format(number, "d"), None, None, None, None, None  # compiled, it may still be an ULong
+            return _INTEGER_TYPES[kind], None, number, None, None, None, None
+        return (
+            _INTEGER_TYPES[kind],
+            format(number, "d"),
+            None,
+            None,
+            None,
+            None,
+            None,
+        )  # compiled, it may still be an ULong
     if isinstance(value, float):
         return "float" if kind is Float else "double", None, None, float(value), None, None, None
-    if kind in _TEXTS:
-        return _TEXTS[kind], str(value), None, None, None, None, None
-    return _rare_entry_of(value)
+    if kind in _TEXT_TYPES:
+        return _TEXT_TYPES[kind], str(value), None, None, None, None, None
+    return _to_rare_entry(value)
 
 
-def _rare_entry_of(value: object) -> Entry:  # noqa: PLR0911
+def _to_rare_entry(value: object) -> PropertyEntry:  # noqa: PLR0911
     if value is None:
         return "null", None, None, None, None, None, None
     if isinstance(value, Timestamp):
-        if EARLIEST_MS <= value <= LATEST_MS:
+        if MIN_TIMESTAMP_MS <= value <= MAX_TIMESTAMP_MS:
             return "timestamp", None, None, None, None, int(value) * 1000, None
         return "timestamp", format(value, "d"), None, None, None, None, None
     if isinstance(value, Decimal32 | Decimal64 | Decimal128):
         number = value.to_decimal()
         if number.is_finite() and type(value).from_decimal(number) == value:
-            return _DECIMALS[type(value)], str(number), None, None, None, None, None
+            return _DECIMAL_TYPES[type(value)], str(number), None, None, None, None, None
     elif isinstance(value, bytes):
         return "binary", None, None, None, None, None, value
     elif isinstance(value, Described) and value.descriptor == TIMESPAN and type(value.value) is int:
@@ -114,7 +122,7 @@ def _rare_entry_of(value: object) -> Entry:  # noqa: PLR0911
     return "amqp", None, None, None, None, None, encode(value)
 
 
-def value_of(entry: Mapping[str, object]) -> object:
+def from_entry(entry: Mapping[str, object]) -> object:
     """The value that an entry stands for, as AMQP has it; ValueError says what is wrong with the entry.
 
     An entry without a type is taken by the one field that it has: `{"string": "high"}`.
@@ -122,10 +130,10 @@ def value_of(entry: Mapping[str, object]) -> object:
     kind = entry.get("type")
     given = {name: found for name in FIELDS[1:] if (found := entry.get(name)) is not None}
     if kind is None:
-        kind = _type_of(given)
-    make = MAKERS.get(str(kind))
+        kind = _type_of_fields(given)
+    make = VALUE_PARSERS.get(str(kind))
     if make is None:
-        raise ValueError(f"a property has the type {kind!r:.40}; it can have {', '.join(MAKERS)}")
+        raise ValueError(f"a property has the type {kind!r:.40}; it can have {', '.join(VALUE_PARSERS)}")
     if kind == "null":
         return None
     try:
@@ -134,79 +142,79 @@ def value_of(entry: Mapping[str, object]) -> object:
         raise ValueError(f"a property of the type {kind} has {given!r:.80}: {_reason(error)}") from error
 
 
-def _type_of(given: Mapping[str, object]) -> str:
-    if len(given) > 1:
-        raise ValueError(f"a property without a type has {', '.join(given)}: say which of them counts, as its type")
-    return next(iter(given), "null")
+def _type_of_fields(fields: Mapping[str, object]) -> str:
+    if len(fields) > 1:
+        raise ValueError(f"a property without a type has {', '.join(fields)}: say which of them counts, as its type")
+    return next(iter(fields), "null")
 
 
 def _reason(error: Exception) -> str:
     return f"it needs the field {error}" if isinstance(error, KeyError) else str(error)
 
 
-def _whole(given: Mapping[str, object]) -> int:
-    return int(str(given["string"] if "string" in given else given["long"]))
+def _integer_field(fields: Mapping[str, object]) -> int:
+    return int(str(fields["string"] if "string" in fields else fields["long"]))
 
 
 # `kind` gives an object: what is said to give an int, or a float, gives a plain one where this is compiled.
 
 
-def _integer(kind: Callable[[int], object]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: kind(_whole(given))
+def _integer_parser(to_type: Callable[[int], object]) -> Callable[[Mapping[str, object]], object]:
+    return lambda given: to_type(_integer_field(given))
 
 
-def _text(kind: Callable[[str], object]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: kind(str(given["string"]))
+def _text_parser(to_type: Callable[[str], object]) -> Callable[[Mapping[str, object]], object]:
+    return lambda given: to_type(str(given["string"]))
 
 
-def _decimal(kind: type[Decimal32 | Decimal64 | Decimal128]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: kind.from_decimal(decimal.Decimal(str(given["string"])))
+def _decimal_parser(decimal_type: type[Decimal32 | Decimal64 | Decimal128]) -> Callable[[Mapping[str, object]], object]:
+    return lambda given: decimal_type.from_decimal(decimal.Decimal(str(given["string"])))
 
 
-def _timestamp(given: Mapping[str, object]) -> object:
-    moment = given.get("timestamp")
+def _parse_timestamp(fields: Mapping[str, object]) -> object:
+    moment = fields.get("timestamp")
     if isinstance(moment, dt.datetime):
         return Timestamp(milliseconds_of(moment))
     if isinstance(moment, int):  # microseconds, as Arrow has them
         return Timestamp(moment // 1000)
-    return Timestamp(_whole(given))
+    return Timestamp(_integer_field(fields))
 
 
-def _binary(given: Mapping[str, object]) -> bytes:
-    found = given["binary"]
+def _parse_binary(fields: Mapping[str, object]) -> bytes:
+    found = fields["binary"]
     if not isinstance(found, bytes | bytearray | memoryview):
         raise TypeError(f"{type(found).__name__} is no binary")
     return bytes(found)
 
 
-def _any(given: Mapping[str, object]) -> object:
-    encoded = _binary(given)
+def _parse_amqp(fields: Mapping[str, object]) -> object:
+    encoded = _parse_binary(fields)
     value, end = decode(encoded)
     if end != len(encoded):
         raise ValueError("there is more than one value in it")
     return value
 
 
-def _float(kind: Callable[[float], object]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: kind(float(str(given["double"])))
+def _float_parser(to_type: Callable[[float], object]) -> Callable[[Mapping[str, object]], object]:
+    return lambda given: to_type(float(str(given["double"])))
 
 
-MAKERS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
-    **{name: _integer(kind) for kind, name in _INTEGERS.items()},
-    "string": _text(str),
-    "symbol": _text(Symbol),
-    "char": _text(Char),
-    "uuid": _text(uuid.UUID),
-    "decimal32": _decimal(Decimal32),
-    "decimal64": _decimal(Decimal64),
-    "decimal128": _decimal(Decimal128),
-    "float": _float(Float),
-    "double": _float(float),
+VALUE_PARSERS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
+    **{name: _integer_parser(kind) for kind, name in _INTEGER_TYPES.items()},
+    "string": _text_parser(str),
+    "symbol": _text_parser(Symbol),
+    "char": _text_parser(Char),
+    "uuid": _text_parser(uuid.UUID),
+    "decimal32": _decimal_parser(Decimal32),
+    "decimal64": _decimal_parser(Decimal64),
+    "decimal128": _decimal_parser(Decimal128),
+    "float": _float_parser(Float),
+    "double": _float_parser(float),
     "boolean": lambda given: bool(given["boolean"]),
-    "timestamp": _timestamp,
-    "binary": _binary,
-    "timespan": lambda given: Described(TIMESPAN, _whole(given)),
-    "amqp": _any,
+    "timestamp": _parse_timestamp,
+    "binary": _parse_binary,
+    "timespan": lambda given: Described(TIMESPAN, _integer_field(given)),
+    "amqp": _parse_amqp,
     "null": lambda _: None,
 }
 """By the name of the type."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.pipeline.properties import Entry, entry_of
-from twinbus.pipeline.row import DATA, Row, read_row
+from twinbus.pipeline.properties import PropertyEntry, to_entry
+from twinbus.pipeline.row import BODY_DATA, MessageRow, read_row
 
 if TYPE_CHECKING:
     from collections import deque
 
     from twinbus.amqp.delivery import IncomingDelivery
 
-_REASON: Final = "DeadLetterReason"
-_DESCRIPTION: Final = "DeadLetterErrorDescription"
+_REASON_PROPERTY: Final = "DeadLetterReason"
+_DESCRIPTION_PROPERTY: Final = "DeadLetterErrorDescription"
 
 
-class Sparse:
+class SparseColumn:
     """A column that is empty in most rows: nothing is kept of those behind the last that is not."""
 
     __slots__ = ("values",)
@@ -29,127 +29,129 @@ class Sparse:
         """Nothing in it."""
         self.values: list[object] = []
 
-    def put(self, row: int, value: object) -> None:
+    def put(self, row_index: int, value: object) -> None:
         """What is in a row; rows come in order, each of them once."""
         values = self.values
-        missing = row - len(values)
+        missing = row_index - len(values)
         if missing > 0:
             values.extend([None] * missing)
         values.append(value)
 
-    def filled(self, rows: int) -> list[object]:
+    def filled(self, row_count: int) -> list[object]:
         """One value for each row."""
-        return self.values + [None] * (rows - len(self.values))
+        return self.values + [None] * (row_count - len(self.values))
 
 
-class Rows:
+class ColumnBuffers:
     """Some messages, by columns. Moments are microseconds since 1970."""
 
     def __init__(self, *, with_properties: bool = True) -> None:
         """None yet. Without properties there is no column of these, but reasons for dead-lettering are read."""
-        self.count = 0
-        self.size = 0
+        self.row_count = 0
+        self.body_bytes = 0
         """Bytes of bodies."""
         self.with_properties = with_properties
         self.body: list[bytes | None] = []
         self.body_type: list[str | None] = []
-        self.is_mixed = False
+        self.has_other_body_types = False
         """There are bodies that are no data."""
         self.message_id: list[str | None] = []
-        self.enqueued: list[int | None] = []
+        self.enqueued_time_us: list[int | None] = []
         self.sequence_number: list[int] = []
         self.delivery_count: list[int] = []
-        self.session_id = Sparse()
-        self.correlation_id = Sparse()
-        self.content_type = Sparse()
-        self.label = Sparse()
-        self.to = Sparse()
-        self.reply_to = Sparse()
-        self.reply_to_session_id = Sparse()
-        self.partition_key = Sparse()
-        self.ttl_ms = Sparse()
-        self.scheduled = Sparse()
-        self.expires = Sparse()
-        self.enqueued_sequence_number = Sparse()
-        self.reason = Sparse()
-        self.description = Sparse()
-        self.source = Sparse()
-        self.offsets: list[int] = [0]
+        self.session_id = SparseColumn()
+        self.correlation_id = SparseColumn()
+        self.content_type = SparseColumn()
+        self.label = SparseColumn()
+        self.to = SparseColumn()
+        self.reply_to = SparseColumn()
+        self.reply_to_session_id = SparseColumn()
+        self.partition_key = SparseColumn()
+        self.ttl_ms = SparseColumn()
+        self.scheduled_time_us = SparseColumn()
+        self.expires_at_us = SparseColumn()
+        self.enqueued_sequence_number = SparseColumn()
+        self.dead_letter_reason = SparseColumn()
+        self.dead_letter_description = SparseColumn()
+        self.dead_letter_source = SparseColumn()
+        self.property_offsets: list[int] = [0]
         """Where each row's properties begin, and end."""
-        self.names: list[str] = []
-        self.entries: list[Entry] = []
+        self.property_names: list[str] = []
+        self.property_entries: list[PropertyEntry] = []
 
     def add(self, payload: bytes) -> int:
         """One more encoded message; its sequence number, 0 if it says none."""
         row = read_row(payload)
-        self._put(row)
+        self._append(row)
         return row.sequence_number
 
-    def take(self, arrived: deque[IncomingDelivery], most: int, most_bytes: int) -> list[IncomingDelivery]:
+    def take_deliveries(
+        self, deliveries: deque[IncomingDelivery], max_rows: int, max_bytes: int
+    ) -> list[IncomingDelivery]:
         """Deliveries that have arrived, from the first on, until there are so many rows, or bytes; those that were."""
         taken: list[IncomingDelivery] = []
-        while arrived and self.count < most and self.size < most_bytes:
-            delivery = arrived.popleft()
-            self._put(read_row(delivery.payload))
+        while deliveries and self.row_count < max_rows and self.body_bytes < max_bytes:
+            delivery = deliveries.popleft()
+            self._append(read_row(delivery.payload))
             taken.append(delivery)
         return taken
 
-    def _put(self, row: Row) -> None:
-        body, at = row.body, self.count
+    def _append(self, row: MessageRow) -> None:
+        body, at = row.body, self.row_count
         self.body.append(body)
         self.body_type.append(row.body_type)
         self.message_id.append(row.message_id)
-        self.enqueued.append(row.enqueued)
+        self.enqueued_time_us.append(row.enqueued_time_us)
         self.sequence_number.append(row.sequence_number)
         self.delivery_count.append(row.delivery_count)
         if body is not None:
-            self.size += len(body)
-        if row.body_type is not DATA:
-            self.is_mixed = True
-        self._put_texts(at, row)
-        self._put_numbers(at, row)
-        if row.properties:
-            self._put_properties(at, row.properties)
-        self.offsets.append(len(self.names))
-        self.count = at + 1
+            self.body_bytes += len(body)
+        if row.body_type is not BODY_DATA:
+            self.has_other_body_types = True
+        self._append_texts(at, row)
+        self._append_numbers(at, row)
+        if row.application_properties:
+            self._append_properties(at, row.application_properties)
+        self.property_offsets.append(len(self.property_names))
+        self.row_count = at + 1
 
-    def _put_texts(self, at: int, row: Row) -> None:
+    def _append_texts(self, row_index: int, row: MessageRow) -> None:
         if row.session_id is not None:
-            self.session_id.put(at, row.session_id)
+            self.session_id.put(row_index, row.session_id)
         if row.correlation_id is not None:
-            self.correlation_id.put(at, row.correlation_id)
+            self.correlation_id.put(row_index, row.correlation_id)
         if row.content_type is not None:
-            self.content_type.put(at, row.content_type)
+            self.content_type.put(row_index, row.content_type)
         if row.label is not None:
-            self.label.put(at, row.label)
+            self.label.put(row_index, row.label)
         if row.to is not None:
-            self.to.put(at, row.to)
+            self.to.put(row_index, row.to)
         if row.reply_to is not None:
-            self.reply_to.put(at, row.reply_to)
+            self.reply_to.put(row_index, row.reply_to)
         if row.reply_to_session_id is not None:
-            self.reply_to_session_id.put(at, row.reply_to_session_id)
+            self.reply_to_session_id.put(row_index, row.reply_to_session_id)
         if row.partition_key is not None:
-            self.partition_key.put(at, row.partition_key)
-        if row.source is not None:
-            self.source.put(at, row.source)
+            self.partition_key.put(row_index, row.partition_key)
+        if row.dead_letter_source is not None:
+            self.dead_letter_source.put(row_index, row.dead_letter_source)
 
-    def _put_numbers(self, at: int, row: Row) -> None:
+    def _append_numbers(self, row_index: int, row: MessageRow) -> None:
         if row.ttl_ms >= 0:
-            self.ttl_ms.put(at, row.ttl_ms)
-        if row.expires is not None:
-            self.expires.put(at, row.expires)
-        if row.scheduled is not None:
-            self.scheduled.put(at, row.scheduled)
+            self.ttl_ms.put(row_index, row.ttl_ms)
+        if row.expires_at_us is not None:
+            self.expires_at_us.put(row_index, row.expires_at_us)
+        if row.scheduled_time_us is not None:
+            self.scheduled_time_us.put(row_index, row.scheduled_time_us)
         if row.enqueued_sequence_number >= 0:
-            self.enqueued_sequence_number.put(at, row.enqueued_sequence_number)
+            self.enqueued_sequence_number.put(row_index, row.enqueued_sequence_number)
 
-    def _put_properties(self, at: int, properties: dict[object, object]) -> None:
-        reason, description = properties.get(_REASON), properties.get(_DESCRIPTION)
+    def _append_properties(self, row_index: int, properties: dict[object, object]) -> None:
+        reason, description = properties.get(_REASON_PROPERTY), properties.get(_DESCRIPTION_PROPERTY)
         if isinstance(reason, str):
-            self.reason.put(at, str(reason))
+            self.dead_letter_reason.put(row_index, str(reason))
         if isinstance(description, str):
-            self.description.put(at, str(description))
+            self.dead_letter_description.put(row_index, str(description))
         if self.with_properties:
             for name, value in properties.items():
-                self.names.append(str(name))
-                self.entries.append(entry_of(value))
+                self.property_names.append(str(name))
+                self.property_entries.append(to_entry(value))

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-JAVA: Final = 17
+MIN_JAVA_VERSION: Final = 17
 """The oldest that Spark 4 runs on."""
-LOCAL: Final = "local[*]"
-_LOOK_S: Final = 20.0
-_VERSION: Final = re.compile(r'version "(\d+)')
-_SETTINGS: Final = {
+DEFAULT_MASTER: Final = "local[*]"
+_JAVA_CHECK_TIMEOUT_S: Final = 20.0
+_JAVA_VERSION_PATTERN: Final = re.compile(r'version "(\d+)')
+_SPARK_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -39,7 +39,7 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": "-Dlog4j2.level=ERROR",
 }
-_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOOPBACK_SETTINGS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """For a master on this machine: nothing listens beyond it."""
 
 
@@ -48,23 +48,23 @@ def session(
     name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A Spark session with our data sources; it ends with the block. PipelineError where Java or PySpark is missing."""
-    spark = start(name, master=master, settings=settings)
+    spark = start_session(name, master=master, settings=settings)
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def start(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+def start_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The same, to be stopped by whoever asked for it."""
     _check_java()
-    builder_class = _builder()
+    builder_class = _session_builder()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # on a cluster it may lie elsewhere
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    master = master or LOCAL
+    master = master or DEFAULT_MASTER
     builder = builder_class.appName(name).master(master)
     is_here = master.startswith("local") or "//127.0.0.1" in master or "//localhost" in master
-    for key, value in {**_SETTINGS, **(_LOOPBACK if is_here else {}), **(settings or {})}.items():
+    for key, value in {**_SPARK_SETTINGS, **(_LOOPBACK_SETTINGS if is_here else {}), **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
@@ -77,7 +77,7 @@ def start(name: str, *, master: str | None = None, settings: Mapping[str, str] |
     return spark
 
 
-def make_known(spark: SparkSession, source: type[DataSource]) -> None:
+def register_data_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Let a session use a data source. One that can already stays as it is."""
     from pyspark.errors import PySparkException  # noqa: PLC0415  # who has a session has PySpark
 
@@ -93,7 +93,7 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0] or type(error).__name__
 
 
-def said_last(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Why a job failed: what Python said last, in a task or before it, else what Java did; without their stacks."""
     lines = str(error).split("JVM stacktrace")[0].splitlines()
     ours = [line for line in str(error).splitlines() if "PipelineError: " in line]
@@ -104,7 +104,7 @@ def said_last(error: BaseException) -> str:
     return (causes or plain or [type(error).__name__])[-1]
 
 
-def _builder() -> SparkSession.Builder:
+def _session_builder() -> SparkSession.Builder:
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415  # the rest of twinbus works without
     except ImportError as error:
@@ -115,14 +115,18 @@ def _builder() -> SparkSession.Builder:
 def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    how = f"Spark needs Java {JAVA} or newer: install it (on Debian: apt-get install openjdk-17-jre-headless)"
+    how = (
+        f"Spark needs Java {MIN_JAVA_VERSION} or newer: install it (on Debian: apt-get install openjdk-17-jre-headless)"
+    )
     if java is None or not Path(java).is_file():
         where = f"there is none at {java}, where JAVA_HOME points" if java else "there is none"
         raise PipelineError(f"{how}; {where}")
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_LOOK_S, check=True).stderr  # noqa: S603  # the user's own Java
+        said = subprocess.run(  # noqa: S603  # the user's own Java
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_CHECK_TIMEOUT_S, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise PipelineError(f"{how}; {java} does not run: {error}") from error
-    found = _VERSION.search(said)
-    if found is None or int(found[1]) < JAVA:
+    found = _JAVA_VERSION_PATTERN.search(said)
+    if found is None or int(found[1]) < MIN_JAVA_VERSION:
         raise PipelineError(f"{how}; {java} is version {found[1] if found else 'unknown'}")

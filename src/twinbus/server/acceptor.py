@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-AT_ONCE: Final = 16
+MAX_ACCEPTS_PER_TURN: Final = 16
 """Connections accepted in one turn of the event loop: during a flood, the other connections have their turns too."""
-FIRST_BYTES_S: Final = 10.0
+FIRST_BYTES_TIMEOUT_S: Final = 10.0
 """How long a client may take to say anything."""
-SWEEP_S: Final = 1.0
+SWEEP_INTERVAL_S: Final = 1.0
 """How often silent connections are looked at."""
-NO_ROOM_S: Final = 1.0
+ACCEPT_RETRY_S: Final = 1.0
 """How long nothing is accepted after accept has failed: the process, or the machine, has too many open files."""
 
 
-class Share(Protocol):
+class AcceptBalancer(Protocol):
     """The part of one process in the connections of a socket that several accept from."""
 
-    def wait_s(self) -> float:
+    def delay_s(self) -> float:
         """How long to leave the next connection to other processes."""
 
-    def took(self) -> bool:
+    def on_accepted(self) -> bool:
         """Count a connection; whether the next is this process's, too."""
 
-    def lost(self) -> None:
+    def on_closed(self) -> None:
         """Count a connection out."""
 
     def start(self) -> None:
@@ -70,24 +70,24 @@ class Acceptor:
         self,
         sock: socket.socket,
         admission: Admission,
-        share: Share | None = None,
+        balancer: AcceptBalancer | None = None,
         *,
-        first_bytes_s: float = FIRST_BYTES_S,
+        first_bytes_timeout_s: float = FIRST_BYTES_TIMEOUT_S,
     ) -> None:
         """Nothing is accepted before `serve`."""
         self.sockets = (sock,)
         self._sock = sock
         self._admission = admission
-        self._share = share
-        self._first_bytes_s = first_bytes_s
+        self._balancer = balancer
+        self._first_bytes_timeout_s = first_bytes_timeout_s
         self._loop = asyncio.get_running_loop()
-        self._silent: dict[_Silent, float] = {}
+        self._waiting: dict[_WaitingConnection, float] = {}
         """Connections without a byte, in the order of their deadlines."""
-        self._starting: set[asyncio.Task[None]] = set()
-        self._pause: asyncio.TimerHandle | None = None
-        self._sweep: asyncio.TimerHandle | None = None
+        self._starting_tasks: set[asyncio.Task[None]] = set()
+        self._pause_timer: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._failures = ThrottledLog(log)
+        self._failure_log = ThrottledLog(log)
 
     async def serve(
         self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None, tls_handshake_timeout_s: float
@@ -97,8 +97,8 @@ class Acceptor:
         self._tls = tls
         self._tls_handshake_timeout_s = tls_handshake_timeout_s if tls is not None else None
         self._sock.settimeout(0.0)
-        if self._share is not None:
-            self._share.start()
+        if self._balancer is not None:
+            self._balancer.start()
         self._loop.add_reader(self._sock, self._on_readable)
         return self
 
@@ -107,99 +107,101 @@ class Acceptor:
         if self._is_closed:
             return
         self._is_closed = True
-        for timer in (self._pause, self._sweep):
+        for timer in (self._pause_timer, self._sweep_timer):
             if timer is not None:
                 timer.cancel()
         self._loop.remove_reader(self._sock)
-        if self._share is not None:
-            self._share.stop()
+        if self._balancer is not None:
+            self._balancer.stop()
         self._sock.close()
-        for silent in list(self._silent):
+        for silent in list(self._waiting):
             silent.close()
-        for task in list(self._starting):
+        for task in list(self._starting_tasks):
             task.cancel()
 
     async def wait_closed(self) -> None:
         """Wait for the handshakes that were cut off; connections with a protocol are the listener's."""
-        if self._starting:
-            await asyncio.wait(self._starting)
+        if self._starting_tasks:
+            await asyncio.wait(self._starting_tasks)
 
     # --- accepting ----------------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        wait_s = self._share.wait_s() if self._share is not None else 0.0
+        wait_s = self._balancer.delay_s() if self._balancer is not None else 0.0
         if wait_s:
-            self._pause_for(wait_s, self._accept)
+            self._pause_accepting(wait_s, self._accept)
         else:
             self._accept()
 
     def _accept(self) -> None:
         """Accept some of the connections in the backlog, as long as it is this process's turn."""
         try:
-            for _ in range(AT_ONCE):
+            for _ in range(MAX_ACCEPTS_PER_TURN):
                 connection, address = self._sock.accept()
                 slot = self._admission.admit(address[0])
                 if slot is None:
                     connection.close()
-                elif not self._receive(connection, slot):
+                elif not self._wait_for_first_bytes(connection, slot):
                     return
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # another process has it, or the client has gone
         except OSError as error:
-            self._failures.warning("no connection can be accepted for %g s: %s", NO_ROOM_S, error.strerror)
-            self._pause_for(NO_ROOM_S, do_nothing)
+            self._failure_log.warning("no connection can be accepted for %g s: %s", ACCEPT_RETRY_S, error.strerror)
+            self._pause_accepting(ACCEPT_RETRY_S, do_nothing)
 
-    def _receive(self, connection: socket.socket, slot: Slot) -> bool:
+    def _wait_for_first_bytes(self, connection: socket.socket, slot: Slot) -> bool:
         """Wait for a connection's first bytes; whether the next connection is this process's, too."""
         connection.settimeout(0.0)
-        silent = _Silent(self, connection, slot)
-        self._silent[silent] = self._loop.time() + self._first_bytes_s
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(min(SWEEP_S, self._first_bytes_s), self._drop_silent)
-        if self._share is None:
+        silent = _WaitingConnection(self, connection, slot)
+        self._waiting[silent] = self._loop.time() + self._first_bytes_timeout_s
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(
+                min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s), self._drop_overdue
+            )
+        if self._balancer is None:
             return True
-        slot.on_released = self._share.lost
-        return self._share.took()
+        slot.on_released = self._balancer.on_closed
+        return self._balancer.on_accepted()
 
-    def _pause_for(self, seconds: float, then: Callable[[], None]) -> None:
+    def _pause_accepting(self, seconds: float, then: Callable[[], None]) -> None:
         self._loop.remove_reader(self._sock)
 
         def resume() -> None:
             self._loop.add_reader(self._sock, self._on_readable)
             then()
 
-        self._pause = self._loop.call_later(seconds, resume)
+        self._pause_timer = self._loop.call_later(seconds, resume)
 
-    def _drop_silent(self) -> None:
+    def _drop_overdue(self) -> None:
         now_s = self._loop.time()
-        for silent, deadline_s in list(self._silent.items()):
+        for silent, deadline_s in list(self._waiting.items()):
             if deadline_s > now_s:
                 break
             silent.close()
-        again_s = min(SWEEP_S, self._first_bytes_s)
-        self._sweep = self._loop.call_later(again_s, self._drop_silent) if self._silent else None
+        again_s = min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s)
+        self._sweep_timer = self._loop.call_later(again_s, self._drop_overdue) if self._waiting else None
 
     # --- the first bytes ----------------------------------------------------------------------------------------------
 
-    def forget(self, silent: _Silent) -> None:
+    def remove_waiting(self, waiting: _WaitingConnection) -> None:
         """A connection is not silent any more, or gone."""
-        self._silent.pop(silent, None)
+        self._waiting.pop(waiting, None)
 
-    def start(self, connection: socket.socket, slot: Slot) -> None:
+    def start_protocol(self, connection: socket.socket, slot: Slot) -> None:
         """Negotiate TLS and make the protocol."""
-        task = self._loop.create_task(self._start(connection, slot))
+        task = self._loop.create_task(self._negotiate(connection, slot))
         slot.drop = task.cancel  # type: ignore[assignment]  # whether it could be cancelled does not matter
-        self._starting.add(task)
-        task.add_done_callback(partial(self._started, connection, slot))
+        self._starting_tasks.add(task)
+        task.add_done_callback(partial(self._on_started, connection, slot))
 
-    def _started(self, connection: socket.socket, slot: Slot, task: asyncio.Task[None]) -> None:
+    def _on_started(self, connection: socket.socket, slot: Slot, task: asyncio.Task[None]) -> None:
         """Clean up after a task that was cancelled before it began to run: nothing in it has."""
-        self._starting.discard(task)
+        self._starting_tasks.discard(task)
         if task.cancelled():
             connection.close()
             slot.release()
 
-    async def _start(self, connection: socket.socket, slot: Slot) -> None:
+    async def _negotiate(self, connection: socket.socket, slot: Slot) -> None:
         is_started = False
         try:
             transport, _ = await self._loop.connect_accepted_socket(
@@ -217,7 +219,7 @@ class Acceptor:
                 slot.release()
 
 
-class _Silent:
+class _WaitingConnection:
     """A connection that has not sent a byte yet."""
 
     __slots__ = ("_acceptor", "_connection", "_loop", "_slot")
@@ -227,10 +229,10 @@ class _Silent:
         self._connection = connection
         self._slot = slot
         self._loop = asyncio.get_running_loop()
-        slot.drop, slot.look = self.close, self.look
-        self._loop.add_reader(connection, self.look)
+        slot.drop, slot.check_readable = self.close, self.check_readable
+        self._loop.add_reader(connection, self.check_readable)
 
-    def look(self) -> bool:
+    def check_readable(self) -> bool:
         """Go on if there is something to read; False if there is nothing yet."""
         try:
             first = self._connection.recv(1, socket.MSG_PEEK)
@@ -241,17 +243,17 @@ class _Silent:
         if not first:
             self.close()
             return True
-        self._stop()
+        self._stop_watching()
         self._slot.busy()
-        self._acceptor.start(self._connection, self._slot)
+        self._acceptor.start_protocol(self._connection, self._slot)
         return True
 
     def close(self) -> None:
-        self._stop()
+        self._stop_watching()
         self._connection.close()
         self._slot.release()
 
-    def _stop(self) -> None:
+    def _stop_watching(self) -> None:
         self._loop.remove_reader(self._connection)
-        self._acceptor.forget(self)
-        self._slot.look = None
+        self._acceptor.remove_waiting(self)
+        self._slot.check_readable = None

@@ -21,13 +21,15 @@ MAX_GRANTS = 1_000
 """Tokens of one connection, each for another entity."""
 
 
-class Access:
+class ConnectionGrants:
     """The grants of one connection."""
 
-    def __init__(self, renewed: Callable[[Grant], Grant | None], on_key: Callable[[Key], None] | None = None) -> None:
+    def __init__(
+        self, renew: Callable[[Grant], Grant | None], on_key_used: Callable[[Key], None] | None = None
+    ) -> None:
         """None at first. `renewed` returns a grant as it is now; `on_key` is called with the key of each new one."""
-        self._renewed = renewed
-        self._on_key = on_key
+        self._renew = renew
+        self._on_key_used = on_key_used
         self._grants: dict[str, Grant] = {}
         """By what was asked for: a token that is put again replaces the one before."""
 
@@ -41,16 +43,16 @@ class Access:
         """When the first grant ends, on the wall clock; infinite if none does."""
         return min((grant.expires_s for grant in self._grants.values()), default=inf)
 
-    def give(self, audience: str, grant: Grant) -> None:
+    def add(self, audience: str, grant: Grant) -> None:
         """Add a grant, or renew it."""
         if audience not in self._grants and len(self._grants) >= MAX_GRANTS:
             raise Unauthorized(f"the connection has {MAX_GRANTS} tokens, its limit")
-        self._put(audience, grant)
+        self._store(audience, grant)
 
-    def give_all(self, grants: Iterable[Grant]) -> None:
+    def add_all(self, grants: Iterable[Grant]) -> None:
         """A key itself was shown: it may be one of several entities."""
         for grant in grants:
-            self._put(grant.scope, grant)
+            self._store(grant.scope, grant)
 
     def drop_expired(self, wall_s: float) -> None:
         """Forget what has ended."""
@@ -58,20 +60,20 @@ class Access:
 
     def drop_revoked(self) -> None:
         """Forget the grants of secrets that are not good any more."""
-        self._grants = {audience: grant for audience, grant in self._grants.items() if self._renewed(grant) is not None}
+        self._grants = {audience: grant for audience, grant in self._grants.items() if self._renew(grant) is not None}
 
-    def _put(self, audience: str, grant: Grant) -> None:
+    def _store(self, audience: str, grant: Grant) -> None:
         self._grants[audience] = grant
-        if self._on_key is not None:
-            self._on_key(grant.key)
+        if self._on_key_used is not None:
+            self._on_key_used(grant.key)
 
     def allows(self, right: Right, path: str) -> bool:
         """Some grant has this right on this entity."""
-        return any(grant.allows(right, path) for grant in self.grants())
+        return any(grant.allows(right, path) for grant in self.current_grants())
 
-    def grants(self) -> Iterator[Grant]:
+    def current_grants(self) -> Iterator[Grant]:
         """All there are, as they are worth now."""
-        now = map(self._renewed, self._grants.values())
+        now = map(self._renew, self._grants.values())
         return (grant for grant in now if grant is not None)
 
     def check(self, right: Right, path: str) -> None:

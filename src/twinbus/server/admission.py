@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-GRACE_S: Final = 2.0
+HANDSHAKE_GRACE_S: Final = 2.0
 """How long a connection may take for its handshakes and its first token before it can be dropped for another one."""
-SPARE: Final = 8
+SPARE_CONNECTIONS: Final = 8
 """Connections above the cap, while nobody can be dropped. They may not authenticate."""
-CLOSING_MAX: Final = 64
+MAX_CLOSING_CONNECTIONS: Final = 64
 """Dropped connections whose sockets are not closed yet, above the cap: closing takes a turn of the event loop."""
 _IPV6_NETWORK_BITS: Final = 64
 
 
-class Standing(Enum):
+class SlotState(Enum):
     """What a connection is doing, as far as it matters for dropping it."""
 
     QUIET = "quiet"
@@ -65,75 +65,84 @@ class Standing(Enum):
 class Slot:
     """The place of one connection."""
 
-    __slots__ = ("_admission", "drop", "is_authenticated", "look", "network", "on_released", "since_s", "standing")
+    __slots__ = (
+        "_admission",
+        "check_readable",
+        "drop",
+        "is_authenticated",
+        "network",
+        "on_released",
+        "since_s",
+        "state",
+    )
 
     def __init__(self, admission: Admission, network: str) -> None:
         """Made by `Admission.admit`."""
         self._admission = admission
         self.network = network
-        self.standing = Standing.QUIET
+        self.state = SlotState.QUIET
         self.since_s = 0.0
         """When the standing last changed."""
         self.is_authenticated = False
         self.drop: Callable[[], None] = do_nothing
         """End the connection at once; `release` follows."""
-        self.look: Callable[[], bool] | None = None
+        self.check_readable: Callable[[], bool] | None = None
         """Whether the first bytes have arrived unread; if so, this has called `busy`. None once they have been seen."""
         self.on_released: Callable[[], None] = do_nothing
 
     def authenticated(self) -> None:
         """The client has shown a valid key or token."""
         if not self.is_authenticated:
-            self._admission.authenticate(self)
+            self._admission.on_authenticated(self)
 
     def busy(self) -> None:
         """Bytes of a handshake or of a request have arrived."""
-        standing = Standing.BUSY if self.is_authenticated else Standing.TALKING
-        if self.standing is not standing:
-            self._admission.move(self, standing, is_authenticated=self.is_authenticated)
+        standing = SlotState.BUSY if self.is_authenticated else SlotState.TALKING
+        if self.state is not standing:
+            self._admission.change_state(self, standing, is_authenticated=self.is_authenticated)
 
     def idle(self) -> None:
         """A request was answered, and the next has not arrived."""
-        standing = Standing.IDLE if self.is_authenticated else Standing.QUIET
-        self._admission.move(self, standing, is_authenticated=self.is_authenticated)
+        standing = SlotState.IDLE if self.is_authenticated else SlotState.QUIET
+        self._admission.change_state(self, standing, is_authenticated=self.is_authenticated)
 
     def release(self) -> None:
         """The socket is closed."""
         self._admission.release(self)
 
 
-class _Group:
+class _SlotGroup:
     """Connections in the order in which their standing last changed."""
 
     def __init__(self) -> None:
-        self._by_standing: dict[Standing, dict[Slot, None]] = {standing: {} for standing in Standing}
+        self._by_state: dict[SlotState, dict[Slot, None]] = {standing: {} for standing in SlotState}
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_standing.values()))
+        return sum(map(len, self._by_state.values()))
 
     @property
-    def authenticated(self) -> int:
+    def authenticated_count(self) -> int:
         """How many of them are."""
-        return len(self._by_standing[Standing.IDLE]) + len(self._by_standing[Standing.BUSY])
+        return len(self._by_state[SlotState.IDLE]) + len(self._by_state[SlotState.BUSY])
 
     def add(self, slot: Slot) -> None:
-        self._by_standing[slot.standing][slot] = None
+        self._by_state[slot.state][slot] = None
 
     def discard(self, slot: Slot) -> None:
-        self._by_standing[slot.standing].pop(slot, None)
+        self._by_state[slot.state].pop(slot, None)
 
-    def choose(self, now_s: float) -> Slot | None:
+    def choose_victim(self, now_s: float) -> Slot | None:
         """The connection to drop for a new one."""
-        quiet = self._by_standing[Standing.QUIET]
+        quiet = self._by_state[SlotState.QUIET]
         while quiet:
             slot = next(iter(quiet))
-            if slot.look is None or not slot.look():
+            if slot.check_readable is None or not slot.check_readable():
                 return slot
-        for slot in self._by_standing[Standing.TALKING]:
-            if now_s - slot.since_s >= GRACE_S:
+        for slot in self._by_state[SlotState.TALKING]:
+            if now_s - slot.since_s >= HANDSHAKE_GRACE_S:
                 return slot
             break
-        return next(iter(self._by_standing[Standing.IDLE]), None)
+        return next(iter(self._by_state[SlotState.IDLE]), None)
 
 
 class Admission:
@@ -145,7 +154,7 @@ class Admission:
         max_connections: int = 10_000,
         max_unauthenticated: int = 1_000,
         clock: Callable[[], float] = time.monotonic,
-        collect: Callable[[], object] = gc.collect,
+        collect_garbage: Callable[[], object] = gc.collect,
     ) -> None:
         """`max_unauthenticated` is per address, and at most half of `max_connections`: the rest is for others.
 
@@ -154,61 +163,61 @@ class Admission:
         self.max_connections = max_connections
         self.max_unauthenticated = min(max_unauthenticated, max(1, max_connections // 2))
         self._clock = clock
-        self._all = _Group()
-        self._strangers: dict[str, _Group] = {}
+        self._slots = _SlotGroup()
+        self._unauthenticated: dict[str, _SlotGroup] = {}
         """The unauthenticated connections, by their networks."""
-        self._collect = collect
+        self._collect_garbage = collect_garbage
         self._count = 0
-        self._closing = 0
-        self._ended = 0
+        self._closing_count = 0
+        self._ended_count = 0
         self._dropped_log = ThrottledLog(log)
         self._refused_log = ThrottledLog(log)
 
     @property
     def count(self) -> int:
         """How many sockets there are, with those being closed."""
-        return self._count + self._closing
+        return self._count + self._closing_count
 
     def admit(self, host: str) -> Slot | None:
         """Count a connection that was just accepted; None if it has to be closed."""
         network = network_of(host)
-        strangers = self._strangers.get(network)
+        strangers = self._unauthenticated.get(network)
         if strangers is not None and len(strangers) >= self.max_unauthenticated:
             limit = f"{self.max_unauthenticated} unauthenticated connections of {network}"
-            if not self._make_room(strangers, limit):
+            if not self._drop_one(strangers, limit):
                 self._refuse(limit)
                 return None
         if self._count >= self.max_connections:
             limit = f"{self.max_connections} connections of this process"
-            if not self._make_room(self._all, limit) and self._count >= self.max_connections + SPARE:
+            if not self._drop_one(self._slots, limit) and self._count >= self.max_connections + SPARE_CONNECTIONS:
                 self._refuse(limit)
                 return None
         slot = Slot(self, network)
         slot.since_s = self._clock()
         self._count += 1
-        self._enter(slot)
+        self._add(slot)
         return slot
 
-    def _make_room(self, group: _Group, limit: str) -> bool:
+    def _drop_one(self, group: _SlotGroup, limit: str) -> bool:
         """Drop a connection of a group; False if none of them can be dropped now."""
-        slot = group.choose(self._clock()) if self._closing < CLOSING_MAX else None
+        slot = group.choose_victim(self._clock()) if self._closing_count < MAX_CLOSING_CONNECTIONS else None
         if slot is None:
             return False
         self._dropped_log.warning(
             "limit of %s reached: dropped a connection of %s (%s for %.1f s)",
             limit,
             slot.network,
-            slot.standing.value,
+            slot.state.value,
             self._clock() - slot.since_s,
         )
         self._drop(slot)
         return True
 
     def _drop(self, slot: Slot) -> None:
-        self._leave(slot)
-        slot.standing = Standing.DROPPED
+        self._remove(slot)
+        slot.state = SlotState.DROPPED
         self._count -= 1
-        self._closing += 1
+        self._closing_count += 1
         slot.drop()
 
     def _refuse(self, limit: str) -> None:
@@ -216,54 +225,54 @@ class Admission:
 
     # --- slots call these ---------------------------------------------------------------------------------------------
 
-    def authenticate(self, slot: Slot) -> None:
+    def on_authenticated(self, slot: Slot) -> None:
         """A client has shown a valid key or token; on a spare connection, it comes too late."""
-        if slot.standing in (Standing.DROPPED, Standing.RELEASED):
+        if slot.state in (SlotState.DROPPED, SlotState.RELEASED):
             return
-        if self._all.authenticated >= self.max_connections:
+        if self._slots.authenticated_count >= self.max_connections:
             self._refuse(f"{self.max_connections} connections of this process")
             self._drop(slot)
         else:
-            self.move(slot, Standing.BUSY, is_authenticated=True)
+            self.change_state(slot, SlotState.BUSY, is_authenticated=True)
 
-    def move(self, slot: Slot, standing: Standing, *, is_authenticated: bool) -> None:
+    def change_state(self, slot: Slot, state: SlotState, *, is_authenticated: bool) -> None:
         """Give a connection another standing."""
-        if slot.standing in (Standing.DROPPED, Standing.RELEASED):
+        if slot.state in (SlotState.DROPPED, SlotState.RELEASED):
             return
-        self._leave(slot)
-        slot.standing, slot.since_s, slot.is_authenticated = standing, self._clock(), is_authenticated
-        self._enter(slot)
+        self._remove(slot)
+        slot.state, slot.since_s, slot.is_authenticated = state, self._clock(), is_authenticated
+        self._add(slot)
 
     def release(self, slot: Slot) -> None:
         """Forget a connection."""
-        if slot.standing is Standing.RELEASED:
+        if slot.state is SlotState.RELEASED:
             return
-        if slot.standing is Standing.DROPPED:
-            self._closing -= 1
+        if slot.state is SlotState.DROPPED:
+            self._closing_count -= 1
         else:
-            self._leave(slot)
+            self._remove(slot)
             self._count -= 1
-        slot.standing, slot.drop, slot.look = Standing.RELEASED, do_nothing, None
+        slot.state, slot.drop, slot.check_readable = SlotState.RELEASED, do_nothing, None
         slot.on_released()
-        self._ended += 1
-        if self._ended >= CONNECTIONS_PER_COLLECTION:
-            self._ended = 0
-            self._collect()
+        self._ended_count += 1
+        if self._ended_count >= CONNECTIONS_PER_COLLECTION:
+            self._ended_count = 0
+            self._collect_garbage()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _enter(self, slot: Slot) -> None:
-        self._all.add(slot)
+    def _add(self, slot: Slot) -> None:
+        self._slots.add(slot)
         if not slot.is_authenticated:
-            self._strangers.setdefault(slot.network, _Group()).add(slot)
+            self._unauthenticated.setdefault(slot.network, _SlotGroup()).add(slot)
 
-    def _leave(self, slot: Slot) -> None:
-        self._all.discard(slot)
+    def _remove(self, slot: Slot) -> None:
+        self._slots.discard(slot)
         if not slot.is_authenticated:
-            strangers = self._strangers[slot.network]
+            strangers = self._unauthenticated[slot.network]
             strangers.discard(slot)
             if not strangers:
-                del self._strangers[slot.network]
+                del self._unauthenticated[slot.network]
 
 
 def network_of(host: str) -> str:

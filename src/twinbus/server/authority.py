@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SALT_BYTES: Final = 32
 
 
-class Described(Protocol):
+class HasDescription(Protocol):
     """An entity, as far as it is of interest here."""
 
     @property
@@ -39,17 +39,17 @@ class Described(Protocol):
         """With `authorization_rules`, if its kind can have any."""
 
 
-class Authority:
+class KeyRegistry:
     """Who may do what in a namespace."""
 
-    def __init__(self, keys: KeyRing, entities: Mapping[str, Described]) -> None:
+    def __init__(self, keys: KeyRing, entities: Mapping[str, HasDescription]) -> None:
         """`entities` are those of the namespace now, by the keys of their paths."""
-        self.on_reduced: Callable[[Key], None] = ignore
+        self.on_key_reduced: Callable[[Key], None] = ignore
         """Called with a former key when one of its secrets or rights is gone, or all of it."""
-        self._keys = keys
+        self._namespace_keys = keys
         self._entities = entities
         self._salt = secrets.token_bytes(_SALT_BYTES)
-        self._by_owner: dict[str, dict[str, Key]] = {}
+        self._by_entity: dict[str, dict[str, Key]] = {}
         """The keys of each entity, by their names."""
         self._by_name: dict[str, set[str]] = {}
         """The entities that have a key of a name."""
@@ -60,68 +60,68 @@ class Authority:
 
     def replace_keys(self, keys: KeyRing) -> None:
         """Put other keys in the place of those of the namespace."""
-        before, self._keys = self._keys, keys
-        for key in before.all:
+        before, self._namespace_keys = self._namespace_keys, keys
+        for key in before.all_keys:
             if _is_reduced(key, keys.find(key.name)):
-                self.on_reduced(key)
+                self.on_key_reduced(key)
 
-    def refresh(self, owner: str) -> None:
+    def refresh(self, entity_key: str) -> None:
         """An entity was added, described anew, or removed: read its rules again."""
-        entity = self._entities.get(owner)
+        entity = self._entities.get(entity_key)
         rules: tuple[AuthorizationRule, ...] = getattr(entity.description, "authorization_rules", ()) if entity else ()
-        before = self._by_owner.get(owner, {})
+        before = self._by_entity.get(entity_key, {})
         if not rules and not before:
             return
-        after = {rule.name: _key(rule, owner) for rule in rules}
+        after = {rule.name: _key_of_rule(rule, entity_key) for rule in rules}
         if before == after:
             return
         for key in before.values():
-            self._drop(key)
-        self._by_owner.pop(owner, None)
+            self._unindex(key)
+        self._by_entity.pop(entity_key, None)
         if after:
-            self._by_owner[owner] = after
+            self._by_entity[entity_key] = after
         for key in after.values():
-            self._put(key)
+            self._index(key)
         for key in before.values():
             if _is_reduced(key, after.get(key.name)):
-                self.on_reduced(key)
+                self.on_key_reduced(key)
 
-    def named(self, name: str, scope: str) -> list[Key]:
+    def find_named(self, name: str, scope: str) -> list[Key]:
         """Return the keys of that name that can be good for `scope`: the namespace's, and that of its entity."""
-        own = self._by_owner.get(path.owner_of(scope), {}).get(name)
-        return [*self._keys.named(name, scope), *([own] if own is not None else [])]
+        own = self._by_entity.get(path.parent_entity(scope), {}).get(name)
+        return [*self._namespace_keys.find_named(name, scope), *([own] if own is not None else [])]
 
-    def knows(self, name: str) -> bool:
+    def has_key_named(self, name: str) -> bool:
         """Return whether some key has that name."""
-        return self._keys.find(name) is not None or name in self._by_name
+        return self._namespace_keys.find(name) is not None or name in self._by_name
 
     def check_password(self, name: str, secret: str) -> list[Grant]:
         """Return the grants of a client that shows a key itself; none, if it is wrong.
 
         The client does not say which entity the key is of: several may have the same.
         """
-        rights = self._keys.check_password(name, secret)
-        own = self._keys.find(name)
+        rights = self._namespace_keys.check_password(name, secret)
+        own = self._namespace_keys.find(name)
         namespace_wide = [own] if own is not None and rights is not None else []
         # The digest is keyed with a secret of this process: the time of the look-up says nothing about other secrets.
         shown = self._by_secret.get(self._digest(name, secret), {})
         return [Grant(key, secret, key.owner, inf) for key in [*namespace_wide, *shown.values()]]
 
-    def renewed(self, grant: Grant) -> Grant | None:
+    def renew(self, grant: Grant) -> Grant | None:
         """Return a grant with its key as it is now; None if the secret that was shown is not good any more."""
         name, owner = grant.key.name, grant.key.owner
-        key = self._by_owner.get(owner, {}).get(name) if owner else self._keys.find(name)
+        key = self._by_entity.get(owner, {}).get(name) if owner else self._namespace_keys.find(name)
         if key is grant.key or key == grant.key:
             return grant
         # Both sides of this comparison are the server's own: the secret was checked when it was shown.
         return replace(grant, key=key) if key is not None and grant.secret in key.secrets else None
 
-    def _put(self, key: Key) -> None:
+    def _index(self, key: Key) -> None:
         self._by_name.setdefault(key.name, set()).add(key.owner)
         for secret in key.secrets:
             self._by_secret.setdefault(self._digest(key.name, secret), {})[key.owner] = key
 
-    def _drop(self, key: Key) -> None:
+    def _unindex(self, key: Key) -> None:
         owners = self._by_name[key.name]
         owners.discard(key.owner)
         if not owners:
@@ -141,5 +141,5 @@ def _is_reduced(before: Key, after: Key | None) -> bool:
     return after is None or not set(before.secrets) <= set(after.secrets) or not before.rights <= after.rights
 
 
-def _key(rule: AuthorizationRule, owner: str) -> Key:
-    return Key(rule.name, rule.primary_key, rule.secondary_key, frozenset(map(Right, rule.rights)), owner)
+def _key_of_rule(rule: AuthorizationRule, entity_key: str) -> Key:
+    return Key(rule.name, rule.primary_key, rule.secondary_key, frozenset(map(Right, rule.rights)), entity_key)

@@ -18,48 +18,48 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Clock
     from twinbus.model.errors import ServiceBusError
-    from twinbus.server.access import Access
-    from twinbus.server.requests import Reply, Request
-    from twinbus.server.sas import Keys
+    from twinbus.server.access import ConnectionGrants
+    from twinbus.server.requests import OnReply, Request
+    from twinbus.server.sas import KeySource
 
-_ACCEPTED = 202
+_STATUS_ACCEPTED = 202
 
 
-class Cbs:
+class CbsNode:
     """The `$cbs` of one connection."""
 
     def __init__(
         self,
-        access: Access,
-        keys: Keys,
+        grants: ConnectionGrants,
+        keys: KeySource,
         clock: Clock,
         on_granted: Callable[[], None],
-        on_failed: Callable[[LoginFailed], None],
+        on_login_failed: Callable[[LoginFailed], None],
     ) -> None:
         """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong."""
-        self._on_failed = on_failed
-        self._access = access
+        self._on_login_failed = on_login_failed
+        self._grants = grants
         self._keys = keys
         self._clock = clock
         self._on_granted = on_granted
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: Request, on_reply: OnReply) -> None:
         """Take a token."""
-        operation = request.text("operation")
+        operation = request.required_text("operation")
         if operation != "put-token":
             raise NotImplementedHere(f"$cbs knows put-token, not {operation!r:.60}")
-        audience = request.text("name")
+        audience = request.required_text("name")
         if not isinstance(request.body, str):
             raise InvalidArgument("put-token has no token: its body is a string")
         # Clients say "jwt" of tokens of either kind, so the text decides: everything but a signature is refused there.
         grant = sas.verify(str(request.body), audience, self._keys, self._clock.wall_ms() / 1000)
-        self._access.give(sas.scope_of(audience), grant)
+        self._grants.add(sas.scope_of(audience), grant)
         self._on_granted()
-        reply(Response({"status-code": Int(_ACCEPTED), "status-description": "Accepted"}))
+        on_reply(Response({"status-code": Int(_STATUS_ACCEPTED), "status-description": "Accepted"}))
 
-    def refuse(self, error: ServiceBusError) -> Response:
+    def error_response(self, error: ServiceBusError) -> Response:
         """The status says what kind of failure it was."""
         if isinstance(error, LoginFailed):
-            self._on_failed(error)
+            self._on_login_failed(error)
         status = error.status if isinstance(error, Unauthorized | NotImplementedHere) else 400
         return Response({"status-code": Int(status), "status-description": str(error)})

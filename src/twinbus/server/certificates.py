@@ -27,7 +27,7 @@ class Certificate:
     """What a client has to trust; None for the operator's own certificate, whose authority it knows."""
 
 
-def names_in(certificate: Certificate) -> list[str]:
+def host_names(certificate: Certificate) -> list[str]:
     """The host names that a certificate is for; some may start with `*.`. StartError if the file is no certificate."""
     # Not before it is needed: a worker has no other use for it.
     from cryptography import x509  # noqa: PLC0415
@@ -42,7 +42,7 @@ def names_in(certificate: Certificate) -> list[str]:
     return names.get_values_for_type(x509.DNSName)
 
 
-def server_context(certificate: Certificate) -> ssl.SSLContext:
+def make_server_context(certificate: Certificate) -> ssl.SSLContext:
     """For the sockets of a server: TLS 1.2 or later."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -65,17 +65,19 @@ class ServerTls:
 
     def __init__(self, certificate: Certificate) -> None:
         """StartError if the certificate cannot be used."""
-        self.context = server_context(certificate)
+        self.context = make_server_context(certificate)
         """For the sockets, from first to last."""
         self._current = self.context
         # Called in every handshake, with a server name or without. Loading a certificate into the context itself could
         # fail half-way, and leave it with a certificate and a key that do not match.
-        self.context.sni_callback = self._choose
+        self.context.sni_callback = self._select_context
 
     def replace(self, context: ssl.SSLContext) -> None:
         """Use another context from now on, made by `server_context`."""
         self._current = context
 
-    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+    def _select_context(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
         if self._current is not self.context:
             connection.context = self._current

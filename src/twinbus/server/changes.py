@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from twinbus.model.rule import RuleDescription
-    from twinbus.store.catalogue import DoomedRow, EntityRow
+    from twinbus.store.catalogue import CleanupRow, EntityRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class EntityDeleted:
     """An entity is gone, a topic with its subscriptions; what they leave in the stores has to be removed."""
 
     path: str
-    doomed: tuple[DoomedRow, ...]
+    deleted_rows: tuple[CleanupRow, ...]
 
 
 @dataclass(frozen=True, slots=True)

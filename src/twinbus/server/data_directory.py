@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from twinbus.server.settings import NEW_STORES, STORES_MAX, InvalidSetting, StartError
+from twinbus.server.settings import DEFAULT_STORES, MAX_STORES, InvalidSetting, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-FORMAT: Final = 4
+FORMAT_VERSION: Final = 4
 """What this version writes and reads."""
 
 
-def _refuse_format_1(path: Path) -> None:
+def _migrate_format_1(path: Path) -> None:
     """No release has written it."""
     raise StartError(f"{path} has format 1, of a version before the first release: empty its queues with that version")
 
 
-def _add_topics(path: Path) -> None:
+def _migrate_format_2(path: Path) -> None:
     """A catalogue of format 2 does not know whose subscription a deleted one was: it had none."""
     file = path / "catalogue.db"
     if not file.exists():
@@ -53,7 +53,7 @@ def _add_topics(path: Path) -> None:
             database.execute("ALTER TABLE doomed ADD COLUMN topic_id INTEGER")
 
 
-def _keep_rows(_path: Path) -> None:
+def _migrate_format_3(_path: Path) -> None:
     """Rows of format 3 are read as they are: each says its version.
 
     Format 4 has rows that a build for format 3 fails on: messages with delivery annotations, and marks that count
@@ -61,16 +61,20 @@ def _keep_rows(_path: Path) -> None:
     """
 
 
-MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {1: _refuse_format_1, 2: _add_topics, 3: _keep_rows}
+MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {
+    1: _migrate_format_1,
+    2: _migrate_format_2,
+    3: _migrate_format_3,
+}
 """By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
 
-KEYS: Final = "keys.json"
-KEY_SOCKET: Final = "keys.sock"
+KEYS_FILE: Final = "keys.json"
+KEY_SOCKET_FILE: Final = "keys.sock"
 
-_FILES: Final = (
+_OWN_FILES: Final = (
     "format",
     "lock",
-    KEYS,
+    KEYS_FILE,
     "namespace",
     "stores.json",
     "catalogue.db",
@@ -83,18 +87,18 @@ _FILES: Final = (
     "tls/server.key",
 )
 """What has to be a file of our own, if it is there. Directories may be links: stores are put on other disks so."""
-_PRIVATE: Final = frozenset({KEYS, "tls/ca.key", "tls/server.key"})
+_PRIVATE_FILES: Final = frozenset({KEYS_FILE, "tls/ca.key", "tls/server.key"})
 """Those of them that nobody else may read."""
-_FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_WRITE_MODE: Final = stat.S_IWGRP | stat.S_IWOTH
 
-_UNIQUE: Final = "twinbus-"
+_STORE_FOLDER_PREFIX: Final = "twinbus-"
 """How the name of a directory of stores begins, in one that namespaces may share."""
-_BEFORE_FORMAT: Final = {"lock", ".format.new", "lost+found"}
+_ALLOWED_IN_NEW_DIRECTORY: Final = {"lock", ".format.new", "lost+found"}
 """What may lie in a directory that is not anyone's yet: a start that was cut off, or a new disk."""
 
 
-class InUse(StartError):
+class DataDirectoryInUse(StartError):
     """Another process has the data directory."""
 
     def __init__(self, path: Path, owner: str) -> None:
@@ -103,7 +107,7 @@ class InUse(StartError):
         self.owner = owner
 
 
-class _Stores(msgspec.Struct, forbid_unknown_fields=True):
+class _StoresFile(msgspec.Struct, forbid_unknown_fields=True):
     """stores.json. A path that is not absolute is inside the data directory, which may be moved."""
 
     stores: list[str]
@@ -115,14 +119,14 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         """Make the directory if there is none, lock it and bring it to our format; StartError says why not."""
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would name another place behind a link
-        self._refuse_a_stranger()
+        self._check_is_ours()
         make_directory(self.path)
-        self._check_directory()
-        for name in _FILES:
-            check_own_file(self.path / name, is_private=name in _PRIVATE)
-        self._lock = lock(self.path)
+        self._warn_if_writable_by_others()
+        for name in _OWN_FILES:
+            check_own_file(self.path / name, is_private=name in _PRIVATE_FILES)
+        self._lock_descriptor = lock_directory(self.path)
         try:
-            self._bring_to_our_format()
+            self._migrate()
         except BaseException:
             self.close()
             raise
@@ -134,57 +138,57 @@ class DataDirectory:
         self.close()
 
     @property
-    def catalogue(self) -> Path:
+    def catalogue_file(self) -> Path:
         """The file of the catalogue."""
         return self.path / "catalogue.db"
 
     @property
-    def keys(self) -> Path:
+    def keys_file(self) -> Path:
         """The file of the keys."""
-        return self.path / KEYS
+        return self.path / KEYS_FILE
 
     @property
-    def key_socket(self) -> Path:
+    def key_socket_file(self) -> Path:
         """The socket at which `twinbus key` reaches the server."""
-        return self.path / KEY_SOCKET
+        return self.path / KEY_SOCKET_FILE
 
     @property
-    def tls(self) -> Path:
+    def tls_directory(self) -> Path:
         """The directory of the development certificates."""
         return self.path / "tls"
 
     @property
-    def usage(self) -> Path:
+    def usage_directory(self) -> Path:
         """The directory of what clients use, as it is counted."""
         return self.path / "usage"
 
     @property
-    def lock(self) -> int:
+    def lock_descriptor(self) -> int:
         """The descriptor of the lock: a process that inherits it has the directory, too."""
-        return self._lock
+        return self._lock_descriptor
 
-    def note_workers(self, pids: Sequence[int]) -> None:
+    def record_workers(self, pids: Sequence[int]) -> None:
         """Say in the lock file which processes have inherited the lock: they may outlive this one."""
         text = f"{os.getpid()}, workers {', '.join(map(str, pids))}" if pids else str(os.getpid())
         content = f"{text}\n".encode()
-        if self._lock >= 0:
+        if self._lock_descriptor >= 0:
             with contextlib.suppress(OSError):  # on a full disk it is not said; a worker is started all the same
-                os.pwrite(self._lock, content, 0)  # in the place of what was there: that needs no room
-                os.ftruncate(self._lock, len(content))
+                os.pwrite(self._lock_descriptor, content, 0)  # in the place of what was there: that needs no room
+                os.ftruncate(self._lock_descriptor, len(content))
 
     def close(self) -> None:
         """Let another process have it."""
-        if self._lock >= 0:
-            unlock(self._lock)
-            self._lock = -1
+        if self._lock_descriptor >= 0:
+            unlock_directory(self._lock_descriptor)
+            self._lock_descriptor = -1
 
-    def claim(self, settings: ServeSettings) -> tuple[Path, ...]:
+    def prepare_stores(self, settings: ServeSettings) -> tuple[Path, ...]:
         """Check that the settings fit what the directory holds, before anything in it is opened; its stores.
 
         InvalidSetting if it holds another namespace, or if its stores are not those that the settings ask for.
         """
         is_recorded = self._check_namespace(settings.name)
-        stores = self.stores(settings.stores, settings.store_dirs, workers=settings.workers)
+        stores = self.ensure_stores(settings.stores, settings.store_dirs, workers=settings.workers)
         if not is_recorded:
             write_atomically(self.path / "namespace", f"{settings.name}\n".encode())
         return stores
@@ -207,23 +211,23 @@ class DataDirectory:
             )
         return True
 
-    def stores(self, count: int | None, store_dirs: Sequence[Path], *, workers: int = 1) -> tuple[Path, ...]:
+    def ensure_stores(self, count: int | None, store_dirs: Sequence[Path], *, workers: int = 1) -> tuple[Path, ...]:
         """The directory of every store, by its number: all that were ever made, and new ones up to `count`.
 
         A count of None means as many as there are. InvalidSetting if that contradicts what the
         directory has: then nothing was made.
         """
         record = self.path / "stores.json"
-        recorded = self._recorded_stores(record)
+        recorded = self._read_stores_file(record)
         directories = [self.path / text for text in recorded]
-        count = self._check_count(len(directories), count, workers)
+        count = self._check_store_count(len(directories), count, workers)
         self._check_store_dirs(directories, range(len(directories), count), store_dirs)
         for number, directory in enumerate(directories):
             if not directory.is_dir():
                 raise StartError(
                     f"store {number} is missing: it lies in {directory}, says {record}; mount its disk, or restore it"
                 )
-        new = self._new_stores(range(len(directories), count), store_dirs)
+        new = self._create_stores(range(len(directories), count), store_dirs)
         if new and directories:
             log.warning(
                 "%d stores are added: existing entities stay in the stores that they are in",
@@ -232,23 +236,24 @@ class DataDirectory:
             )
         if new:
             inside = [str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) for path in new]
-            write_atomically(record, msgspec.json.encode(_Stores(recorded + inside)) + b"\n")
+            write_atomically(record, msgspec.json.encode(_StoresFile(recorded + inside)) + b"\n")
         return (*directories, *new)
 
-    def _check_count(self, found: int, count: int | None, workers: int) -> int:
+    def _check_store_count(self, existing_count: int, count: int | None, workers: int) -> int:
         """How many stores there are to be."""
-        if count is not None and count < found:
+        if count is not None and count < existing_count:
             raise InvalidSetting(
                 "--stores",
                 count,
-                f"{self.path} has {found} stores, and none can be removed: give --stores {found}, or leave it out",
+                f"{self.path} has {existing_count} stores, and none can be removed: give --stores "
+                f"{existing_count}, or leave it out",
             )
-        chosen = count or found or NEW_STORES
+        chosen = count or existing_count or DEFAULT_STORES
         if workers > chosen:
             raise InvalidSetting(
                 "--workers",
                 workers,
-                f"each needs a store of its own, and {self.path} {'has' if found else 'gets'} {chosen}: give "
+                f"each needs a store of its own, and {self.path} {'has' if existing_count else 'gets'} {chosen}: give "
                 f"--stores {workers}, or fewer workers",
             )
         return chosen
@@ -266,7 +271,8 @@ class DataDirectory:
                     "--store-dir",
                     given,
                     f"no store lies there, and stores cannot be moved by this option: the {len(stores)} stores of "
-                    f"{self.path} lie in {_homes(stores)}. Leave --store-dir out, or add stores there with a higher "
+                    f"{self.path} lie in {_parent_directories(stores)}. Leave --store-dir out, or add stores "
+                    "there with a higher "
                     "--stores",
                 )
         elsewhere = [store for store in stores if not any(store.is_relative_to(home) for home in homes)]
@@ -274,26 +280,26 @@ class DataDirectory:
             log.warning(
                 "%d stores lie in no --store-dir, and stay where they are",
                 len(elsewhere),
-                extra={"directories": _homes(elsewhere)},
+                extra={"directories": _parent_directories(elsewhere)},
             )
 
-    def _recorded_stores(self, record: Path) -> list[str]:
+    def _read_stores_file(self, record: Path) -> list[str]:
         try:
-            recorded = msgspec.json.decode(record.read_bytes(), type=_Stores).stores
+            recorded = msgspec.json.decode(record.read_bytes(), type=_StoresFile).stores
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise StartError(f"{record} says where the stores lie and cannot be read: {error}") from error
-        if len(recorded) > STORES_MAX:
-            raise StartError(f"{record} names {len(recorded)} stores; there can be {STORES_MAX}")
+        if len(recorded) > MAX_STORES:
+            raise StartError(f"{record} names {len(recorded)} stores; there can be {MAX_STORES}")
         return recorded
 
-    def _new_stores(self, numbers: Sequence[int], store_dirs: Sequence[Path]) -> list[Path]:
+    def _create_stores(self, store_numbers: Sequence[int], store_dirs: Sequence[Path]) -> list[Path]:
         """Directories for these stores; made before they are recorded, so that what is recorded is there."""
         # Several namespaces may be given the same disks: each makes its stores under a name that no other has.
-        unique = f"{_UNIQUE}{secrets.token_hex(6)}"
+        unique = f"{_STORE_FOLDER_PREFIX}{secrets.token_hex(6)}"
         made = []
-        for number in numbers:
+        for number in store_numbers:
             directory = self.path / "stores" / str(number)
             if store_dirs:
                 disk = store_dirs[number % len(store_dirs)].absolute()
@@ -305,7 +311,7 @@ class DataDirectory:
             made.append(directory)
         return made
 
-    def _refuse_a_stranger(self) -> None:
+    def _check_is_ours(self) -> None:
         """Leave a directory of somebody else as it is, without even a lock file."""
         try:
             names = {entry.name for entry in self.path.iterdir()}
@@ -313,40 +319,41 @@ class DataDirectory:
             return
         except OSError as error:
             raise StartError(f"{self.path} cannot be a data directory: {error.strerror}") from error
-        if "format" not in names and names - _BEFORE_FORMAT:
+        if "format" not in names and names - _ALLOWED_IN_NEW_DIRECTORY:
             raise StartError(
                 f"{self.path} has files in it and is no data directory (no file 'format'): give an empty or new one"
             )
 
-    def _check_directory(self) -> None:
+    def _warn_if_writable_by_others(self) -> None:
         """Warn of others who can put files in place of ours. They are found out: such a file is not our own."""
         found = self.path.stat()
-        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & _OTHERS_WRITE:
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & _OTHERS_WRITE_MODE:
             log.warning(
                 "other users can change the data directory: chown it to the user that runs the server, and chmod 700",
                 extra={"path": str(self.path), "owner": found.st_uid, "mode": f"{stat.S_IMODE(found.st_mode):04o}"},
             )
 
-    def _bring_to_our_format(self) -> None:
-        self._refuse_a_stranger()  # again: somebody may have filled it before it was locked
+    def _migrate(self) -> None:
+        self._check_is_ours()  # again: somebody may have filled it before it was locked
         file = self.path / "format"
         try:
             text = file.read_text("ascii", "replace").strip()
         except FileNotFoundError:
-            write_atomically(file, f"{FORMAT}\n".encode())
+            write_atomically(file, f"{FORMAT_VERSION}\n".encode())
             return
         if not text.isdigit() or int(text) < 1:
             raise StartError(f"{file} holds {text!r:.40} and not the number of a format: restore it from a copy")
-        if int(text) > FORMAT:
+        if int(text) > FORMAT_VERSION:
             raise StartError(
-                f"{self.path} has format {text}, made by a newer twinbus; this one reads up to {FORMAT}: use the newer"
+                f"{self.path} has format {text}, made by a newer twinbus; this one reads up to "
+                f"{FORMAT_VERSION}: use the newer"
             )
-        for version in range(int(text), FORMAT):
+        for version in range(int(text), FORMAT_VERSION):
             MIGRATIONS[version](self.path)
             write_atomically(file, f"{version + 1}\n".encode())
 
 
-def lock(path: Path) -> int:
+def lock_directory(path: Path) -> int:
     """Lock a data directory for this process; the descriptor holds the lock. InUse, or another StartError."""
     file = path / "lock"
     try:
@@ -362,19 +369,21 @@ def lock(path: Path) -> int:
         os.close(descriptor)
         if not isinstance(error, BlockingIOError):
             raise StartError(f"{file} cannot be locked: {error.strerror}") from error
-        raise InUse(path, owner) from None
+        raise DataDirectoryInUse(path, owner) from None
     return descriptor
 
 
-def unlock(descriptor: int) -> None:
+def unlock_directory(descriptor: int) -> None:
     """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
     os.ftruncate(descriptor, 0)
     os.close(descriptor)
 
 
-def _homes(stores: Sequence[Path]) -> str:
+def _parent_directories(stores: Sequence[Path]) -> str:
     """The directories of some stores, as `--store-dir` would name those on other disks."""
-    homes = [store.parents[1] if store.parent.name.startswith(_UNIQUE) else store.parent for store in stores]
+    homes = [
+        store.parents[1] if store.parent.name.startswith(_STORE_FOLDER_PREFIX) else store.parent for store in stores
+    ]
     return ", ".join(dict.fromkeys(map(str, homes)))
 
 
@@ -396,7 +405,7 @@ def check_own_file(path: Path, *, is_private: bool = False) -> None:
             f"{path} belongs to user {found.st_uid}, and the server runs as user {own}: if you trust what is in it, "
             f"chown {own} it; else remove it"
         )
-    if is_private and mode & _FOR_OTHERS:
+    if is_private and mode & _OTHERS_MODE:
         raise StartError(
             f"{path} holds a key, and others than its owner may read or write it (mode {stat.S_IMODE(mode):04o}): "
             "keep the key with chmod 600, or remove it for a new one to be made"

@@ -29,10 +29,10 @@ _CA_DAYS: Final = 3_650
 _SERVER_DAYS: Final = 397
 """The most that browsers take."""
 _RENEW_BEFORE: Final = dt.timedelta(days=30)
-_SKEW: Final = dt.timedelta(days=1)
+_CLOCK_SKEW: Final = dt.timedelta(days=1)
 """Clients whose clock is behind ours trust us too."""
 _ANY_ADDRESS: Final = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not listened on
-_NO_USAGE: Final = dict.fromkeys(
+_NO_KEY_USAGE: Final = dict.fromkeys(
     (
         "digital_signature",
         "content_commitment",
@@ -51,34 +51,34 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Signed:
+class _CertificateAndKey:
     """A certificate with its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
-def development_certificate(directory: Path, host: str, now: dt.datetime) -> Certificate:
+def ensure_development_certificate(directory: Path, host: str, now: dt.datetime) -> Certificate:
     """Made at the first start; renewed when it ends within 30 days, or is not for the names that we have now."""
     make_directory(directory)
     files = Certificate(directory / "server.pem", directory / "server.key", directory / "ca.pem")
-    names = _names(host)
-    authority = _read(directory / "ca.pem")
+    names = _host_names(host)
+    authority = _read_certificate(directory / "ca.pem")
     if authority is None or authority.not_valid_after_utc <= now + _RENEW_BEFORE:
-        authority = _new_authority(directory, now)
-    if not _is_good(files, authority, names, now):
-        signer = _Signed(authority, _private_key(directory / "ca.key", authority))
-        made = _signed_by(signer, names, now)
+        authority = _create_authority(directory, now)
+    if not _is_usable(files, authority, names, now):
+        signer = _CertificateAndKey(authority, _read_private_key(directory / "ca.key", authority))
+        made = _issue_certificate(signer, names, now)
         # The key first: a certificate without its key would look good at the next start.
-        write_atomically(files.key_file, _private_text(made.key))
-        write_atomically(files.certificate_file, _public_text(made.certificate), 0o644)
+        write_atomically(files.key_file, _private_pem(made.key))
+        write_atomically(files.certificate_file, _public_pem(made.certificate), 0o644)
         logger.info(
             "made a development certificate", extra={"file": str(files.certificate_file), "names": " ".join(names)}
         )
     return files
 
 
-def _names(host: str) -> list[str]:
+def _host_names(host: str) -> list[str]:
     """What clients may call this machine."""
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), host]
     usable = (name.lower() for name in names if name not in _ANY_ADDRESS and name and name.isascii())
@@ -92,8 +92,8 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _is_good(files: Certificate, authority: x509.Certificate, names: list[str], now: dt.datetime) -> bool:
-    server = _read(files.certificate_file)
+def _is_usable(files: Certificate, authority: x509.Certificate, names: list[str], now: dt.datetime) -> bool:
+    server = _read_certificate(files.certificate_file)
     if server is None or not files.key_file.exists():
         return False
     try:
@@ -110,42 +110,42 @@ def _is_good(files: Certificate, authority: x509.Certificate, names: list[str], 
     )
 
 
-def _new_authority(directory: Path, now: dt.datetime) -> x509.Certificate:
+def _create_authority(directory: Path, now: dt.datetime) -> x509.Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
     # Named by its key: a client that trusts several of these must not take one for another.
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    name = _name(f"twinbus development authority {identifier.digest.hex()[:8]}")
+    name = _common_name(f"twinbus development authority {identifier.digest.hex()[:8]}")
     certificate = (
-        _builder(key, name, name, now, _CA_DAYS)
+        _certificate_builder(key, name, name, now, _CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**{**_NO_USAGE, "key_cert_sign": True, "crl_sign": True}), critical=True)
+        .add_extension(x509.KeyUsage(**{**_NO_KEY_USAGE, "key_cert_sign": True, "crl_sign": True}), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_atomically(directory / "ca.key", _private_text(key))
-    write_atomically(directory / "ca.pem", _public_text(certificate), 0o644)
+    write_atomically(directory / "ca.key", _private_pem(key))
+    write_atomically(directory / "ca.pem", _public_pem(certificate), 0o644)
     logger.info("made a development authority; clients must trust it", extra={"file": str(directory / "ca.pem")})
     return certificate
 
 
-def _signed_by(authority: _Signed, names: list[str], now: dt.datetime) -> _Signed:
+def _issue_certificate(authority: _CertificateAndKey, names: list[str], now: dt.datetime) -> _CertificateAndKey:
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
     # Not beyond the authority's own end: some clients refuse that.
     days = min(_SERVER_DAYS, (issuer.not_valid_after_utc - now).days)
     certificate = (
-        _builder(key, _name("twinbus"), issuer.subject, now, days)
+        _certificate_builder(key, _common_name("twinbus"), issuer.subject, now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**{**_NO_USAGE, "digital_signature": True}), critical=True)
+        .add_extension(x509.KeyUsage(**{**_NO_KEY_USAGE, "digital_signature": True}), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    return _Signed(certificate, key)
+    return _CertificateAndKey(certificate, key)
 
 
-def _builder(
+def _certificate_builder(
     key: ec.EllipticCurvePrivateKey, subject: x509.Name, issuer: x509.Name, now: dt.datetime, days: int
 ) -> x509.CertificateBuilder:
     return (
@@ -154,17 +154,17 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now - _SKEW + dt.timedelta(days=days))
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now - _CLOCK_SKEW + dt.timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 
-def _name(text: str) -> x509.Name:
+def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _read(file: Path) -> x509.Certificate | None:
+def _read_certificate(file: Path) -> x509.Certificate | None:
     try:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _read(file: Path) -> x509.Certificate | None:
         raise StartError(f"{file} is not a certificate ({error}): remove it for a new one to be made") from error
 
 
-def _private_key(file: Path, certificate: x509.Certificate) -> ec.EllipticCurvePrivateKey:
+def _read_private_key(file: Path, certificate: x509.Certificate) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
@@ -186,10 +186,10 @@ def _private_key(file: Path, certificate: x509.Certificate) -> ec.EllipticCurveP
     return key
 
 
-def _private_text(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return key.private_bytes(encoding, form, serialization.NoEncryption())
 
 
-def _public_text(certificate: x509.Certificate) -> bytes:
+def _public_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from twinbus.broker.namespace import Queue, Topic
 from twinbus.model import path as paths
-from twinbus.model.description import shown_size_mb
+from twinbus.model.description import partitioned_size_mb
 from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 SizedT = TypeVar("SizedT", bound=QueueDescription | TopicDescription)
 
 
-def info_of(entity: Queue | Topic | Subscription) -> EntityInfo:
+def make_info(entity: Queue | Topic | Subscription) -> EntityInfo:
     """Any entity."""
     if isinstance(entity, Queue):
-        return queue_info(entity)
-    return topic_info(entity) if isinstance(entity, Topic) else subscription_info(entity)
+        return make_queue_info(entity)
+    return make_topic_info(entity) if isinstance(entity, Topic) else make_subscription_info(entity)
 
 
-def queue_info(queue: Queue) -> QueueInfo:
+def make_queue_info(queue: Queue) -> QueueInfo:
     """A queue."""
     description = queue.description
     if queue.is_partitioned:
-        description = shown(description)
+        description = with_total_size(description)
     return QueueInfo(path=queue.path, description=description, runtime=queue.runtime())
 
 
-def topic_info(topic: Topic) -> TopicInfo:
+def make_topic_info(topic: Topic) -> TopicInfo:
     """A topic."""
     filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
     runtime = replace(
@@ -48,11 +48,11 @@ def topic_info(topic: Topic) -> TopicInfo:
     )
     description = topic.description
     if topic.is_partitioned:
-        description = shown(description)
+        description = with_total_size(description)
     return TopicInfo(path=topic.path, description=description, runtime=runtime)
 
 
-def subscription_info(subscription: Subscription) -> SubscriptionInfo:
+def make_subscription_info(subscription: Subscription) -> SubscriptionInfo:
     """A subscription."""
     topic, name = paths.split_subscription(subscription.path)
     return SubscriptionInfo(
@@ -64,6 +64,6 @@ def subscription_info(subscription: Subscription) -> SubscriptionInfo:
     )
 
 
-def shown(description: SizedT) -> SizedT:
+def with_total_size(description: SizedT) -> SizedT:
     """What a partitioned entity is told to be, with the size of all its fragments."""
-    return replace(description, max_size_mb=shown_size_mb(description.max_size_mb))
+    return replace(description, max_size_mb=partitioned_size_mb(description.max_size_mb))

@@ -18,16 +18,16 @@ from twinbus.model.authorization import AuthorizationRule, new_secret
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.topic import SubscriptionDescription
 from twinbus.server import key_file
-from twinbus.server.key_file import KeyRefused, KeyRule, RightName
+from twinbus.server.key_file import KeyChangeRefused, KeyRule, RightName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.model.info import Description
-    from twinbus.server.key_file import Order
+    from twinbus.server.key_file import KeyCommand
 
 
-class Present(Protocol):
+class HasDescription(Protocol):
     """An entity that is there."""
 
     @property
@@ -35,46 +35,46 @@ class Present(Protocol):
         """What it is told to be."""
 
 
-class Manager(Protocol):
+class EntityManager(Protocol):
     """As far as an `Administration` is needed here."""
 
-    async def get(self, path: str, /) -> Present:
+    async def get(self, path: str, /) -> HasDescription:
         """The entity of that path, or EntityNotFound."""
 
     async def update(self, path: str, description: Description, /) -> object:
         """Describe an entity anew."""
 
 
-async def change(manager: Manager, order: Order, now: dt.datetime) -> tuple[KeyRule, ...]:
+async def apply_command(administration: EntityManager, command: KeyCommand, now: dt.datetime) -> tuple[KeyRule, ...]:
     """List the keys of an entity, or change one of them; return all that it has then. KeyRefused."""
     try:
-        description = (await manager.get(order.entity)).description
+        description = (await administration.get(command.entity)).description
         if isinstance(description, SubscriptionDescription):
-            raise KeyRefused(
-                f"'{order.entity}' is a subscription, which has no keys of its own: use those of its topic"
+            raise KeyChangeRefused(
+                f"'{command.entity}' is a subscription, which has no keys of its own: use those of its topic"
             )
         before = {rule.name: rule for rule in description.authorization_rules}
         # The namespace can be managed whatever becomes of the keys of one entity.
-        wanted = key_file.change(
-            [_key(rule) for rule in before.values()], msgspec.structs.replace(order, force=True), now
+        wanted = key_file.apply_command(
+            [_to_key_rule(rule) for rule in before.values()], msgspec.structs.replace(command, force=True), now
         )
-        if order.do == "list":
+        if command.do == "list":
             return wanted
-        rules = tuple(_rule(one, before, int(now.timestamp() * 1000)) for one in wanted)
-        await manager.update(order.entity, replace(description, authorization_rules=rules))
+        rules = tuple(_to_authorization_rule(one, before, int(now.timestamp() * 1000)) for one in wanted)
+        await administration.update(command.entity, replace(description, authorization_rules=rules))
     except ServiceBusError as error:
-        raise KeyRefused(str(error)) from error
-    return tuple(map(_key, rules))
+        raise KeyChangeRefused(str(error)) from error
+    return tuple(map(_to_key_rule, rules))
 
 
-def _key(rule: AuthorizationRule) -> KeyRule:
+def _to_key_rule(rule: AuthorizationRule) -> KeyRule:
     changed = dt.datetime.fromtimestamp(rule.modified_ms / 1000, dt.UTC) if rule.modified_ms else None
     text = changed.isoformat(timespec="seconds").replace("+00:00", "Z") if changed else None
     rights = msgspec.convert(rule.rights, tuple[RightName, ...])
     return KeyRule(rule.name, rule.primary_key, rule.secondary_key, rights, text)
 
 
-def _rule(key: KeyRule, before: Mapping[str, AuthorizationRule], now_ms: int) -> AuthorizationRule:
+def _to_authorization_rule(key: KeyRule, before: Mapping[str, AuthorizationRule], now_ms: int) -> AuthorizationRule:
     old = before.get(key.name)
     if old is not None and (old.primary_key, old.secondary_key) == (key.primary, key.secondary):
         return old

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.certificates import Certificate, server_context
-from twinbus.server.development_certificates import development_certificate
+from twinbus.server.certificates import Certificate, make_server_context
+from twinbus.server.development_certificates import ensure_development_certificate
 from twinbus.server.keys import KeyRing
 from twinbus.server.ready_file import ReadyFile, connection_string
 
@@ -28,7 +28,7 @@ log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LiveSettings:
     """All that can be changed while a server runs. What is None stays as it is."""
 
     keys: KeyRing
@@ -38,34 +38,34 @@ class Identity:
     log_level: str | None = None
 
 
-def load_keys(settings: ServeSettings, data: DataDirectory) -> KeyRing:
+def load_keys(settings: ServeSettings, data_directory: DataDirectory) -> KeyRing:
     """Return the keys of a start: those of the data directory, of which the first is made here, and all others."""
     if settings.emulator_key:
         log.warning("the emulator's key is good here: everybody knows it, and all on this machine can use it")
-    ring = complete_keys(settings, KeyRing.load(data.keys))
-    if ring.root is None:
+    ring = add_configured_keys(settings, KeyRing.load(data_directory.keys_file))
+    if ring.root_key is None:
         log.warning("no key has Manage, so nobody can manage the namespace: twinbus key add makes one")
     return ring
 
 
-def complete_keys(settings: ServeSettings, ring: KeyRing) -> KeyRing:
+def add_configured_keys(settings: ServeSettings, key_ring: KeyRing) -> KeyRing:
     """Return the keys of the data directory with those of the configuration file and the emulator. Misuse."""
-    ring = ring.with_keys(settings.keys)
-    return ring.with_emulator_key() if settings.emulator_key else ring
+    key_ring = key_ring.with_keys(settings.keys)
+    return key_ring.with_emulator_key() if settings.emulator_key else key_ring
 
 
-def reload(settings: ServeSettings, data: DataDirectory) -> Identity:
+def read_live_settings(settings: ServeSettings, data_directory: DataDirectory) -> LiveSettings:
     """Read everything again that can change while a server runs. StartError if anything cannot be used."""
-    ring = complete_keys(settings, KeyRing.load(data.keys, makes=False))
-    certificate = choose_certificate(settings, data)
-    return Identity(ring, certificate, server_context(certificate), settings.log_level)
+    ring = add_configured_keys(settings, KeyRing.load(data_directory.keys_file, create_missing=False))
+    certificate = choose_certificate(settings, data_directory)
+    return LiveSettings(ring, certificate, make_server_context(certificate), settings.log_level)
 
 
-def choose_certificate(settings: ServeSettings, data: DataDirectory) -> Certificate:
+def choose_certificate(settings: ServeSettings, data_directory: DataDirectory) -> Certificate:
     """The operator's own, or one for development."""
     if settings.tls_cert is not None and settings.tls_key is not None:
         return Certificate(settings.tls_cert, settings.tls_key)
-    return development_certificate(data.tls, settings.host, dt.datetime.now(dt.UTC))
+    return ensure_development_certificate(data_directory.tls_directory, settings.host, dt.datetime.now(dt.UTC))
 
 
 def make_ready_file(
@@ -79,14 +79,16 @@ def make_ready_file(
         amqps_port=ports.get("amqps"),
         http_port=ports.get("http"),
         https_port=ports.get("https"),
-        connection_string=messaging(settings, ports, keys.root),
-        admin_connection_string=_administration(settings, ports, keys.root),
+        connection_string=messaging_connection_string(settings, ports, keys.root_key),
+        admin_connection_string=_admin_connection_string(settings, ports, keys.root_key),
         ca_file=str(ca_file) if ca_file is not None else None,
         pid=os.getpid(),
     )
 
 
-def messaging(settings: ServeSettings, ports: Mapping[str, int | None], key: Key | None) -> str | None:
+def messaging_connection_string(
+    settings: ServeSettings, ports: Mapping[str, int | None], key: Key | None
+) -> str | None:
     """Return a connection string without TLS where that is open, since it needs no certificate; else with TLS."""
     for way in ("amqp", "amqps"):
         port = ports.get(way)
@@ -95,7 +97,7 @@ def messaging(settings: ServeSettings, ports: Mapping[str, int | None], key: Key
     return None
 
 
-def _administration(settings: ServeSettings, ports: Mapping[str, int], key: Key | None) -> str | None:
+def _admin_connection_string(settings: ServeSettings, ports: Mapping[str, int], key: Key | None) -> str | None:
     if "https" not in ports or key is None:
         return None
     return connection_string(settings.host, ports["https"], key, is_emulator=False)

@@ -21,7 +21,7 @@ import msgspec
 from twinbus.broker.filters.rule import compile_rule
 from twinbus.model import path as paths
 from twinbus.model.authorization import MIN_SECRET_CHARACTERS
-from twinbus.model.description import FRAGMENTS
+from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import (
     EntityAlreadyExists,
     EntityNotFound,
@@ -33,7 +33,7 @@ from twinbus.model.errors import (
 from twinbus.model.rule import DEFAULT_RULE, RuleDescription
 from twinbus.model.topic import SubscriptionDescription
 from twinbus.server.changes import EntityCreated, EntityDeleted, EntityUpdated, RuleDeleted, RulePut
-from twinbus.store.catalogue import KINDS, SUBSCRIPTION, TOPIC
+from twinbus.store.catalogue import KIND_OF_DESCRIPTION, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from twinbus.model.info import Description
     from twinbus.model.limits import NamespaceLimits
     from twinbus.server.changes import Change
-    from twinbus.store.catalogue import Catalogue, DoomedRow, EntityRow
+    from twinbus.store.catalogue import Catalogue, CleanupRow, EntityRow
 
 T = TypeVar("T")
 log: Final = logging.getLogger(__name__)
-FIXED: Final = {
+FIXED_AT_CREATION: Final = {
     "enable_partitioning": "EnablePartitioning",
     "requires_session": "RequiresSession",
     "requires_duplicate_detection": "RequiresDuplicateDetection",
@@ -55,7 +55,7 @@ FIXED: Final = {
 """What is set when an entity is created, and never after."""
 
 
-class Known:
+class CatalogueEntry:
     """An entity, as it stands in the catalogue."""
 
     def __init__(self, row: EntityRow) -> None:
@@ -65,7 +65,7 @@ class Known:
         """Of a subscription, by the keys of their names, in the order of their making."""
         self.subscriptions: dict[str, None] = {}
         """Of a topic: the keys of their paths."""
-        self.costs: dict[str, tuple[RuleDescription, int]] = {}
+        self.rule_costs: dict[str, tuple[RuleDescription, int]] = {}
         """What rules cost, by their keys, as far as that was of interest."""
 
     @property
@@ -87,7 +87,7 @@ class Known:
         """An outage of it shows where it is served."""
 
 
-class Keeper:
+class CatalogueService:
     """The catalogue, and who may change what in it."""
 
     def __init__(
@@ -95,42 +95,42 @@ class Keeper:
         limits: NamespaceLimits,
         clock: Clock,
         *,
-        stores: int,
-        trouble: Callable[[int], str | None],
+        store_count: int,
+        unavailable_reason: Callable[[int], str | None],
         publish: Callable[[Change], Awaitable[None]],
     ) -> None:
         """New entities are spread over the first `stores` stores; `trouble` says why one does not work now."""
         self.created_ms = 0
-        self.entities: dict[str, Known] = {}
+        self.entities: dict[str, CatalogueEntry] = {}
         """By the keys of their paths, in the order of their making."""
-        self.doomed: dict[int, DoomedRow] = {}
+        self.deleted_entities: dict[int, CleanupRow] = {}
         """Those that were deleted, and of which something may still be in a store."""
         self._limits = limits
         self._clock = clock
-        self._stores = stores
-        self._trouble = trouble
+        self._store_count = store_count
+        self._unavailable_reason = unavailable_reason
         self._publish = publish
         self._catalogue: Catalogue
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
         """SQLite waits for the disk, so it does so here."""
         self._is_closed = False
-        self._turn = asyncio.Lock()
-        self._load: Counter[int] = Counter()
+        self._change_lock = asyncio.Lock()
+        self._fragments_per_store: Counter[int] = Counter()
         """Fragments in each store."""
-        self._partitioned = 0
-        self._unburied: dict[int, set[int]] = {}
+        self._partitioned_count = 0
+        self._stores_to_clean: dict[int, set[int]] = {}
         """The stores that something of a deleted entity may still be in."""
 
-    async def open(self, open_catalogue: Callable[[], Catalogue], stores: int) -> None:
+    async def open(self, open_catalogue: Callable[[], Catalogue], store_count: int) -> None:
         """Read all of it; `stores` is how many there are. StoreUnavailable."""
-        self._catalogue = await self._call(open_catalogue)
-        rows = await self._call(self._catalogue.all)
-        _check_stores(rows, stores)
+        self._catalogue = await self._run_in_thread(open_catalogue)
+        rows = await self._run_in_thread(self._catalogue.entities)
+        _check_store_numbers(rows, store_count)
         self.created_ms = min((row.created_ms for row in rows), default=self._clock.wall_ms())
-        by_id = {row.id: self._put(row) for row in rows}  # in the order of their making: a topic comes first
-        for rule in await self._call(self._catalogue.rules):
-            by_id[rule.entity_id].rules[paths.key_of(rule.description.name)] = rule.description
-        self._doom(await self._call(self._catalogue.doomed))
+        by_id = {row.id: self._add_entry(row) for row in rows}  # in the order of their making: a topic comes first
+        for rule in await self._run_in_thread(self._catalogue.rules):
+            by_id[rule.entity_id].rules[paths.canonical_key(rule.description.name)] = rule.description
+        self._add_deleted(await self._run_in_thread(self._catalogue.pending_cleanups))
         self._warn_of_weak_secrets()
 
     def _warn_of_weak_secrets(self) -> None:
@@ -146,14 +146,14 @@ class Keeper:
 
     async def close(self) -> None:
         """Finish what is being changed, and let go of the file."""
-        async with self._turn:
-            await self._call(self._catalogue.close)
+        async with self._change_lock:
+            await self._run_in_thread(self._catalogue.close)
             self._is_closed = True
-        self._thread.shutdown()
+        self._executor.shutdown()
 
-    def find(self, path: str) -> Known:
+    def find(self, path: str) -> CatalogueEntry:
         """The entity of that path, in any spelling. EntityNotFound."""
-        known = self.entities.get(paths.key_of(path))
+        known = self.entities.get(paths.canonical_key(path))
         if known is None:
             raise EntityNotFound(path)
         return known
@@ -162,7 +162,7 @@ class Keeper:
 
     async def create(self, path: str, description: Description) -> EntityRow:
         """Make a queue or a topic."""
-        return await self._create(lambda: paths.check_name(path), description)
+        return await self._create(lambda: paths.check_entity_path(path), description)
 
     async def create_subscription(
         self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
@@ -170,137 +170,143 @@ class Keeper:
         """Make a subscription with one rule, or one that is true for every message."""
         rule = rule or RuleDescription(name=DEFAULT_RULE)
         rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
-        self._cost_of(rule)
+        self._check_rule_cost(rule)
 
         def path() -> str:
-            return paths.subscription_path(self._topic(topic).path, paths.check_subscription_name(name))
+            return paths.subscription_path(self._find_topic(topic).path, paths.check_subscription_name(name))
 
         return await self._create(path, description, rule)
 
-    async def _create(self, path_of: Callable[[], str], description: Description, *rules: RuleDescription) -> EntityRow:
-        async with self._turn:
-            path = path_of()
-            self._check_room(path, description)
+    async def _create(
+        self, make_path: Callable[[], str], description: Description, *rules: RuleDescription
+    ) -> EntityRow:
+        async with self._change_lock:
+            path = make_path()
+            self._check_quotas(path, description)
             stores = self._choose_stores(path, description)
-            self._check_targets(path, description)
+            self._check_forward_targets(path, description)
             for rule in rules:
-                topic = self._topic(paths.split_subscription(path)[0])
-                self._check_actions(topic, rule)
-                await self._check_cost(topic, rule, self._cost_of(rule))
-            kind, now_ms = KINDS[type(description)], self._clock.wall_ms()
-            row = await self._call(self._catalogue.create, kind, path, description, stores, now_ms, rules)
-            known = self._put(row)
-            known.rules = {paths.key_of(rule.name): rule for rule in rules}
+                topic = self._find_topic(paths.split_subscription(path)[0])
+                self._check_action_count(topic, rule)
+                await self._check_topic_cost(topic, rule, self._check_rule_cost(rule))
+            kind, now_ms = KIND_OF_DESCRIPTION[type(description)], self._clock.wall_ms()
+            row = await self._run_in_thread(self._catalogue.create, kind, path, description, stores, now_ms, rules)
+            known = self._add_entry(row)
+            known.rules = {paths.canonical_key(rule.name): rule for rule in rules}
             await self._publish(EntityCreated(row, rules))
         return row
 
     async def update(self, path: str, description: Description) -> EntityRow:
         """Describe an entity anew."""
-        async with self._turn:
+        async with self._change_lock:
             known = self.find(path)
-            self._check_works(known)
+            self._check_stores_available(known)
             if type(known.description) is not type(description):
                 raise InvalidArgument(f"'{known.path}' is a {known.row.kind}, and stays one")
-            for field, name in FIXED.items():
+            for field, name in FIXED_AT_CREATION.items():
                 if getattr(known.description, field, None) != getattr(description, field, None):
                     raise InvalidArgument(f"{name} of '{known.path}' cannot be changed: it is set at creation")
-            self._check_targets(known.path, description)
+            self._check_forward_targets(known.path, description)
             now_ms = self._clock.wall_ms()
-            known.row = await self._call(self._catalogue.update, paths.key_of(path), description, now_ms)
+            known.row = await self._run_in_thread(
+                self._catalogue.update, paths.canonical_key(path), description, now_ms
+            )
             await self._publish(EntityUpdated(known.row))
         return known.row
 
     async def delete(self, path: str) -> EntityRow:
         """Delete an entity, a topic with its subscriptions."""
-        async with self._turn:
+        async with self._change_lock:
             known = self.find(path)
-            self._check_works(known)
+            self._check_stores_available(known)
             keys = [known.row.path_key, *known.subscriptions]
             is_subscription = known.row.kind == SUBSCRIPTION
-            topic_id = self._topic(paths.split_subscription(known.path)[0]).row.id if is_subscription else None
-            doomed = await self._call(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
+            topic_id = self._find_topic(paths.split_subscription(known.path)[0]).row.id if is_subscription else None
+            doomed = await self._run_in_thread(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
             for key in keys:
-                self._drop(key)
-            self._doom(doomed)
+                self._remove_entry(key)
+            self._add_deleted(doomed)
             await self._publish(EntityDeleted(known.path, tuple(doomed)))
         return known.row
 
-    async def buried(self, entity_id: int, stores: Iterable[int]) -> None:
+    async def cleanup_finished(self, entity_id: int, stores: Iterable[int]) -> None:
         """Nothing of a deleted entity is left in these stores."""
-        left = self._unburied.get(entity_id)
+        left = self._stores_to_clean.get(entity_id)
         if left is None:
             return
         left.difference_update(stores)
         if not left:
-            del self._unburied[entity_id], self.doomed[entity_id]
-            await self._call(self._catalogue.buried, entity_id)
+            del self._stores_to_clean[entity_id], self.deleted_entities[entity_id]
+            await self._run_in_thread(self._catalogue.finish_cleanup, entity_id)
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
     async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
         """Add a rule to a subscription."""
         rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
-        cost = self._cost_of(rule)
-        async with self._turn:
-            found = self._subscription(subscription)
-            if paths.key_of(rule.name) in found.rules:
+        cost = self._check_rule_cost(rule)
+        async with self._change_lock:
+            found = self._find_subscription(subscription)
+            if paths.canonical_key(rule.name) in found.rules:
                 raise EntityAlreadyExists(f"The rule '{rule.name}' of '{found.path}' already exists.")
             most = self._limits.max_rules
             if len(found.rules) >= most:
                 raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
-            self._check_actions(self._topic_of(found), rule)
-            await self._check_cost(self._topic_of(found), rule, cost)
-            await self._call(self._catalogue.add_rule, found.row.id, rule)
-            await self._put_rule(found, rule)
+            self._check_action_count(self._find_topic_of(found), rule)
+            await self._check_topic_cost(self._find_topic_of(found), rule, cost)
+            await self._run_in_thread(self._catalogue.add_rule, found.row.id, rule)
+            await self._publish_rule(found, rule)
         return rule
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
         """Another rule takes the place of the one of the same name."""
-        cost = self._cost_of(rule)
-        async with self._turn:
-            found = self._subscription(subscription)
-            before = self._rule(found, rule.name)
+        cost = self._check_rule_cost(rule)
+        async with self._change_lock:
+            found = self._find_subscription(subscription)
+            before = self._find_rule(found, rule.name)
             if before.action is None:
-                self._check_actions(self._topic_of(found), rule)
-            await self._check_cost(self._topic_of(found), rule, cost, instead=self._known_cost(found, before))
+                self._check_action_count(self._find_topic_of(found), rule)
+            await self._check_topic_cost(
+                self._find_topic_of(found), rule, cost, replaced_cost=self._cached_cost(found, before)
+            )
             rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
-            await self._call(self._catalogue.update_rule, found.row.id, rule)
-            await self._put_rule(found, rule)
+            await self._run_in_thread(self._catalogue.update_rule, found.row.id, rule)
+            await self._publish_rule(found, rule)
         return rule
 
     async def delete_rule(self, subscription: str, name: str) -> None:
         """Delete a rule."""
-        async with self._turn:
-            found = self._subscription(subscription)
-            self._rule(found, name)
-            await self._call(self._catalogue.delete_rule, found.row.id, name)
-            del found.rules[paths.key_of(name)]
-            found.costs.pop(paths.key_of(name), None)
+        async with self._change_lock:
+            found = self._find_subscription(subscription)
+            self._find_rule(found, name)
+            await self._run_in_thread(self._catalogue.delete_rule, found.row.id, name)
+            del found.rules[paths.canonical_key(name)]
+            found.rule_costs.pop(paths.canonical_key(name), None)
             await self._publish(RuleDeleted(found.path, name))
 
-    async def _put_rule(self, subscription: Known, rule: RuleDescription) -> None:
-        subscription.rules[paths.key_of(rule.name)] = rule
+    async def _publish_rule(self, subscription: CatalogueEntry, rule: RuleDescription) -> None:
+        subscription.rules[paths.canonical_key(rule.name)] = rule
         await self._publish(RulePut(subscription.path, rule))
 
-    def _rule(self, subscription: Known, name: str) -> RuleDescription:
-        rule = subscription.rules.get(paths.key_of(name))
+    def _find_rule(self, subscription: CatalogueEntry, name: str) -> RuleDescription:
+        rule = subscription.rules.get(paths.canonical_key(name))
         if rule is None:
             raise EntityNotFound(f"{subscription.path}/Rules/{name}")
         return rule
 
     # --- what is allowed ----------------------------------------------------------------------------------------------
 
-    def _check_room(self, path: str, description: Description) -> None:
-        if paths.key_of(path) in self.entities:
+    def _check_quotas(self, path: str, description: Description) -> None:
+        if paths.canonical_key(path) in self.entities:
             raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
         most = self._limits.max_entities
         if len(self.entities) >= most:
             raise QuotaExceeded(f"the namespace has {most} entities, its limit: delete one first")
         most = self._limits.max_partitioned
-        if getattr(description, "enable_partitioning", False) and self._partitioned >= most:
+        if getattr(description, "enable_partitioning", False) and self._partitioned_count >= most:
             raise QuotaExceeded(f"the namespace has {most} partitioned entities, its limit: delete one first")
 
-    def _cost_of(self, rule: RuleDescription) -> int:
+    def _check_rule_cost(self, rule: RuleDescription) -> int:
         """What a rule costs. InvalidArgument if it is none; QuotaExceeded if that is more than a rule may cost."""
         cost, most = compile_rule(rule).total_cost, self._limits.max_rule_cost
         if cost > most:
@@ -310,7 +316,9 @@ class Keeper:
             )
         return cost
 
-    async def _check_cost(self, topic: Known, rule: RuleDescription, cost: int, instead: int = 0) -> None:
+    async def _check_topic_cost(
+        self, topic: CatalogueEntry, rule: RuleDescription, cost: int, replaced_cost: int = 0
+    ) -> None:
         """QuotaExceeded if the rules of a topic would cost too much with one more, or with one instead of another.
 
         What they cost together may be more already: then they may only come to cost less.
@@ -319,17 +327,17 @@ class Keeper:
         for key in topic.subscriptions:
             subscription = self.entities[key]
             for one in subscription.rules.values():
-                if not _is_known(subscription, one):
+                if not _has_cached_cost(subscription, one):
                     await asyncio.sleep(0)  # after a start each rule is read once more: others are served meanwhile
-                total += self._known_cost(subscription, one)
+                total += self._cached_cost(subscription, one)
         most = self._limits.max_topic_rule_cost
-        if cost > instead and total - instead + cost > most:
+        if cost > replaced_cost and total - replaced_cost + cost > most:
             raise QuotaExceeded(
                 f"the rules of '{topic.path}' take up to {total:,} units of work for a message, the rule "
                 f"{rule.name!r:.60} takes {cost:,}, and together they may take {most:,}: delete or simplify rules first"
             )
 
-    def _check_actions(self, topic: Known, rule: RuleDescription) -> None:
+    def _check_action_count(self, topic: CatalogueEntry, rule: RuleDescription) -> None:
         """QuotaExceeded if a topic would have too many rules with an action with one more."""
         if rule.action is None:
             return
@@ -342,16 +350,16 @@ class Keeper:
                 f"(max_topic_actions): delete one before the rule {rule.name!r:.60} gets an action"
             )
 
-    def _known_cost(self, subscription: Known, rule: RuleDescription) -> int:
-        key = paths.key_of(rule.name)
-        if not _is_known(subscription, rule):
-            subscription.costs[key] = (rule, compile_rule(rule).total_cost)
-        return subscription.costs[key][1]
+    def _cached_cost(self, subscription: CatalogueEntry, rule: RuleDescription) -> int:
+        key = paths.canonical_key(rule.name)
+        if not _has_cached_cost(subscription, rule):
+            subscription.rule_costs[key] = (rule, compile_rule(rule).total_cost)
+        return subscription.rule_costs[key][1]
 
-    def _topic_of(self, subscription: Known) -> Known:
-        return self._topic(paths.split_subscription(subscription.path)[0])
+    def _find_topic_of(self, subscription: CatalogueEntry) -> CatalogueEntry:
+        return self._find_topic(paths.split_subscription(subscription.path)[0])
 
-    def _check_targets(self, path: str, description: Description) -> None:
+    def _check_forward_targets(self, path: str, description: Description) -> None:
         """What messages are forwarded to has to be there, and to be something that they can be sent to."""
         for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to")):
             target = getattr(description, field, None)
@@ -364,89 +372,89 @@ class Keeper:
             if found.row.kind == SUBSCRIPTION:
                 raise NotAllowed(f"nothing can be sent to '{found.path}': a subscription is filled by its topic")
 
-    def _check_works(self, known: Known) -> None:
+    def _check_stores_available(self, entry: CatalogueEntry) -> None:
         """StoreUnavailable while a store of a partitioned entity does not work: nothing is done to a part of it."""
-        for store in known.row.fragments if known.is_partitioned else ():
-            if self._trouble(store) is not None:
+        for store in entry.row.fragments if entry.is_partitioned else ():
+            if self._unavailable_reason(store) is not None:
                 raise StoreUnavailable(
-                    f"store {store} does not work now, and a fragment of '{known.path}' lies in it: try again later"
+                    f"store {store} does not work now, and a fragment of '{entry.path}' lies in it: try again later"
                 )
 
     def _choose_stores(self, path: str, description: Description) -> Sequence[int]:
         """Where the fragments of a new entity are to lie: those of a subscription where its topic's do."""
         if isinstance(description, SubscriptionDescription):
-            topic = self._topic(paths.split_subscription(path)[0])
-            self._check_works(topic)
+            topic = self._find_topic(paths.split_subscription(path)[0])
+            self._check_stores_available(topic)
             return topic.row.fragments
         if not description.enable_partitioning:
             return [self._choose_store()]
-        for number in range(self._stores):
-            if self._trouble(number) is not None:
+        for number in range(self._store_count):
+            if self._unavailable_reason(number) is not None:
                 raise StoreUnavailable(
                     f"store {number} does not work now, and a fragment of '{path}' would lie in it: try again later"
                 )
-        return [number % self._stores for number in range(FRAGMENTS)]
+        return [number % self._store_count for number in range(FRAGMENT_COUNT)]
 
     def _choose_store(self) -> int:
         """Of the stores that work the one with the fewest entities; of those that are equal, the first."""
-        working = [number for number in range(self._stores) if self._trouble(number) is None]
+        working = [number for number in range(self._store_count) if self._unavailable_reason(number) is None]
         if not working:
             raise StoreUnavailable("no store works now: nothing can be created")
-        return min(working, key=lambda number: (self._load[number], number))
+        return min(working, key=lambda number: (self._fragments_per_store[number], number))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _topic(self, path: str) -> Known:
+    def _find_topic(self, path: str) -> CatalogueEntry:
         topic = self.find(path)
         if topic.row.kind != TOPIC:
             raise EntityNotFound(path)
         return topic
 
-    def _subscription(self, path: str) -> Known:
+    def _find_subscription(self, path: str) -> CatalogueEntry:
         subscription = self.find(path)
         if subscription.row.kind != SUBSCRIPTION:
             raise EntityNotFound(path)
         return subscription
 
-    def _put(self, row: EntityRow) -> Known:
-        known = self.entities[row.path_key] = Known(row)
+    def _add_entry(self, row: EntityRow) -> CatalogueEntry:
+        known = self.entities[row.path_key] = CatalogueEntry(row)
         if row.kind == SUBSCRIPTION:
-            self._topic(paths.split_subscription(row.path)[0]).subscriptions[row.path_key] = None
+            self._find_topic(paths.split_subscription(row.path)[0]).subscriptions[row.path_key] = None
         elif known.is_partitioned:
-            self._partitioned += 1
-        self._load.update(row.fragments)
+            self._partitioned_count += 1
+        self._fragments_per_store.update(row.fragments)
         return known
 
-    def _drop(self, key: str) -> None:
+    def _remove_entry(self, key: str) -> None:
         known = self.entities.pop(key)
         if known.row.kind == SUBSCRIPTION:
             topic = self.entities.get(paths.split_subscription(key)[0])
             if topic is not None:  # else it goes with its topic
                 del topic.subscriptions[key]
         elif known.is_partitioned:
-            self._partitioned -= 1
-        self._load.subtract(known.row.fragments)
+            self._partitioned_count -= 1
+        self._fragments_per_store.subtract(known.row.fragments)
 
-    def _doom(self, rows: Iterable[DoomedRow]) -> None:
+    def _add_deleted(self, rows: Iterable[CleanupRow]) -> None:
         for row in rows:
-            self.doomed[row.id] = row
-            self._unburied[row.id] = set(row.fragments)
+            self.deleted_entities[row.id] = row
+            self._stores_to_clean[row.id] = set(row.fragments)
 
-    async def _call(self, call: Callable[..., T], *arguments: object) -> T:
+    async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         if self._is_closed:
             raise StoreUnavailable("the server stops: nothing was changed")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
 
-def _check_stores(rows: Sequence[EntityRow], count: int) -> None:
+def _check_store_numbers(rows: Sequence[EntityRow], store_count: int) -> None:
     for row in rows:
-        if max(row.fragments) >= count:
+        if max(row.fragments) >= store_count:
             raise StoreUnavailable(
-                f"'{row.path}' lies in store {max(row.fragments)}, and there are {count}: was stores.json lost?"
+                f"'{row.path}' lies in store {max(row.fragments)}, and there are {store_count}: was stores.json lost?"
             )
 
 
-def _is_known(subscription: Known, rule: RuleDescription) -> bool:
+def _has_cached_cost(subscription: CatalogueEntry, rule: RuleDescription) -> bool:
     """What a rule costs was of interest before, and the rule is still the same."""
-    known = subscription.costs.get(paths.key_of(rule.name))
+    known = subscription.rule_costs.get(paths.canonical_key(rule.name))
     return known is not None and known[0] is rule

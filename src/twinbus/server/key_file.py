@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from twinbus.model.authorization import MAX_RULES, RIGHTS, AuthorizationRule, new_secret
+from twinbus.model.authorization import MAX_AUTHORIZATION_RULES, RIGHTS, AuthorizationRule, new_secret
 from twinbus.model.errors import InvalidArgument
 from twinbus.server.data_directory import check_own_file, write_atomically
 from twinbus.server.settings import StartError
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FILE_MAX_BYTES: Final = 65_536
-MANAGE: Final = "Manage"
+MAX_FILE_BYTES: Final = 65_536
+MANAGE_RIGHT: Final = "Manage"
 
 RightName: TypeAlias = Literal["Manage", "Send", "Listen"]
 _Secret = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9+/=_.-]{1,256}$")]
 """Text that stands in a connection string as it is."""
 
 
-class KeyRefused(Exception):
+class KeyChangeRefused(Exception):
     """A change of the keys that cannot be made. The message says why, and what to do."""
 
 
@@ -56,9 +56,9 @@ class KeyRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defa
         return f"KeyRule(name={self.name!r}, rights={self.rights})"
 
     @property
-    def manages(self) -> bool:
+    def has_manage(self) -> bool:
         """Whether it may do everything."""
-        return MANAGE in self.rights
+        return MANAGE_RIGHT in self.rights
 
 
 class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
     rules: list[KeyRule]
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked for: to list the keys, or to change one of them."""
 
     do: Literal["list", "add", "rotate", "revoke"]
@@ -87,12 +87,12 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def read(file: Path) -> tuple[KeyRule, ...]:
+def read_rules(file: Path) -> tuple[KeyRule, ...]:
     """Return the rules in the file; StartError if it cannot be read or trusted."""
     check_own_file(file, is_private=True)
     try:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as opened:
-            content = opened.read(FILE_MAX_BYTES)
+            content = opened.read(MAX_FILE_BYTES)
     except OSError as error:
         raise StartError(f"{file} holds the keys and cannot be read: {error.strerror}") from error
     try:
@@ -114,74 +114,76 @@ def read(file: Path) -> tuple[KeyRule, ...]:
     return rules
 
 
-def write(file: Path, rules: Sequence[KeyRule]) -> None:
+def write_rules(file: Path, rules: Sequence[KeyRule]) -> None:
     """Put these rules in the place of all others, on disk when this returns. StartError if that fails."""
     write_atomically(file, msgspec.json.format(msgspec.json.encode(_KeyFile(list(rules))), indent=2) + b"\n")
 
 
 def new_rule(name: str, rights: tuple[RightName, ...], now: dt.datetime) -> KeyRule:
     """Return a rule with a new secret."""
-    return KeyRule(name, new_secret(), None, rights, _instant(now))
+    return KeyRule(name, new_secret(), None, rights, _iso_time(now))
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def change(rules: Sequence[KeyRule], order: Order, now: dt.datetime) -> tuple[KeyRule, ...]:
+def apply_command(rules: Sequence[KeyRule], command: KeyCommand, now: dt.datetime) -> tuple[KeyRule, ...]:
     """Return the rules after a change. KeyRefused."""
-    if order.do == "list":
+    if command.do == "list":
         return tuple(rules)
-    if order.do == "add":
-        return (*rules, _added(rules, order, now))
-    rule = find(rules, order.name)
-    if order.do == "rotate":
-        after = _rotated(rule, now, secondary=order.secondary)
+    if command.do == "add":
+        return (*rules, _new_key(rules, command, now))
+    rule = find_rule(rules, command.name)
+    if command.do == "rotate":
+        after = _rotate(rule, now, secondary=command.secondary)
         return tuple(after if one is rule else one for one in rules)
-    if order.secondary:
+    if command.secondary:
         if rule.secondary is None:
-            raise KeyRefused(f"key {rule.name!r} has no secondary secret: there is nothing to revoke")
-        after = replace(rule, secondary=None, changed=_instant(now))
+            raise KeyChangeRefused(f"key {rule.name!r} has no secondary secret: there is nothing to revoke")
+        after = replace(rule, secondary=None, changed=_iso_time(now))
         return tuple(after if one is rule else one for one in rules)
     left = tuple(one for one in rules if one is not rule)
-    if rule.manages and not any(one.manages for one in left) and not order.force:
-        raise KeyRefused(
+    if rule.has_manage and not any(one.has_manage for one in left) and not command.force:
+        raise KeyChangeRefused(
             f"key {rule.name!r} is the last one with Manage, and without it nobody can manage the namespace: add "
             "another one first, or give --force"
         )
     return left
 
 
-def find(rules: Sequence[KeyRule], name: str) -> KeyRule:
+def find_rule(rules: Sequence[KeyRule], name: str) -> KeyRule:
     """Return the rule of that name; KeyRefused names those that there are."""
     found = next((rule for rule in rules if rule.name == name), None)
     if found is None:
         known = ", ".join(rule.name for rule in rules) or "none"
-        raise KeyRefused(f"there is no key {name!r:.80}; the keys are: {known}")
+        raise KeyChangeRefused(f"there is no key {name!r:.80}; the keys are: {known}")
     return found
 
 
-def _added(rules: Sequence[KeyRule], order: Order, now: dt.datetime) -> KeyRule:
-    rights = RIGHTS if MANAGE in order.rights else tuple(right for right in RIGHTS if right in order.rights)
-    unknown = [right for right in order.rights if right not in RIGHTS]
+def _new_key(rules: Sequence[KeyRule], command: KeyCommand, now: dt.datetime) -> KeyRule:
+    rights = RIGHTS if MANAGE_RIGHT in command.rights else tuple(right for right in RIGHTS if right in command.rights)
+    unknown = [right for right in command.rights if right not in RIGHTS]
     if unknown or not rights:
         given = ", ".join(map(repr, unknown)) or "none"
-        raise KeyRefused(f"the rights of a key are Manage, Send and Listen, one or more of them, not {given:.80}")
+        raise KeyChangeRefused(f"the rights of a key are Manage, Send and Listen, one or more of them, not {given:.80}")
     try:
-        AuthorizationRule.new(order.name, rights)
+        AuthorizationRule.new(command.name, rights)
     except InvalidArgument as error:
-        raise KeyRefused(str(error)) from None
-    if any(rule.name.lower() == order.name.lower() for rule in rules):
-        raise KeyRefused(f"there is a key {order.name!r} already: rotate it, or choose another name")
-    if len(rules) >= MAX_RULES:
-        raise KeyRefused(f"there are {len(rules)} keys, and there can be {MAX_RULES}: revoke one first")
-    return new_rule(order.name, msgspec.convert(rights, tuple[RightName, ...]), now)
+        raise KeyChangeRefused(str(error)) from None
+    if any(rule.name.lower() == command.name.lower() for rule in rules):
+        raise KeyChangeRefused(f"there is a key {command.name!r} already: rotate it, or choose another name")
+    if len(rules) >= MAX_AUTHORIZATION_RULES:
+        raise KeyChangeRefused(
+            f"there are {len(rules)} keys, and there can be {MAX_AUTHORIZATION_RULES}: revoke one first"
+        )
+    return new_rule(command.name, msgspec.convert(rights, tuple[RightName, ...]), now)
 
 
-def _rotated(rule: KeyRule, now: dt.datetime, *, secondary: bool) -> KeyRule:
+def _rotate(rule: KeyRule, now: dt.datetime, *, secondary: bool) -> KeyRule:
     if secondary:
-        return replace(rule, secondary=new_secret(), changed=_instant(now))
-    return replace(rule, primary=new_secret(), secondary=rule.primary, changed=_instant(now))
+        return replace(rule, secondary=new_secret(), changed=_iso_time(now))
+    return replace(rule, primary=new_secret(), secondary=rule.primary, changed=_iso_time(now))
 
 
-def _instant(now: dt.datetime) -> str:
+def _iso_time(now: dt.datetime) -> str:
     return now.isoformat(timespec="seconds").replace("+00:00", "Z")

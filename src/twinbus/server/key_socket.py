@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from twinbus.server.key_file import KeyRefused, Order
+from twinbus.server.key_file import KeyChangeRefused, KeyCommand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-TIMEOUT_S: Final = 60.0
+REPLY_TIMEOUT_S: Final = 60.0
 """How long a command waits for its answer: a server of several processes may have to end one that does not answer."""
-ORDER_S: Final = 10.0
+COMMAND_TIMEOUT_S: Final = 10.0
 """How long the server waits for an order."""
 DATA_DIRECTORY: Final = "data directory"
 CONFIGURATION_FILE: Final = "configuration file"
-LINE_MAX_BYTES: Final = 65_536
-_NAME_MAX_BYTES: Final = 100
+MAX_LINE_BYTES: Final = 65_536
+_MAX_SOCKET_NAME_BYTES: Final = 100
 """A local socket's name has at most 107 bytes on Linux, and 103 elsewhere."""
-_CREDENTIALS: Final = struct.Struct("3i")
+_PEER_CREDENTIALS: Final = struct.Struct("3i")
 
 
-class Shown(msgspec.Struct, frozen=True):
+class KeyView(msgspec.Struct, frozen=True):
     """A key, as a command shows it."""
 
     name: str
@@ -59,10 +59,10 @@ class Shown(msgspec.Struct, frozen=True):
         return f"Shown(name={self.name!r}, rights={self.rights})"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KeyCommandReply(msgspec.Struct, frozen=True):
     """What became of an order."""
 
-    keys: tuple[Shown, ...] = ()
+    keys: tuple[KeyView, ...] = ()
     """All of them, as they are now."""
     pid: int | None = None
     """The server's; None if there is none."""
@@ -70,16 +70,16 @@ class Answer(msgspec.Struct, frozen=True):
     """Why nothing was done."""
 
 
-def shown(rule: KeyRule, *, show: bool, connect: str | None = None) -> Shown:
+def make_key_view(rule: KeyRule, *, include_secrets: bool, connection_string: str | None = None) -> KeyView:
     """Return a key as a command shows it: with its secrets, only if they are asked for."""
-    return Shown(
+    return KeyView(
         rule.name,
         rule.rights,
         has_secondary=rule.secondary is not None,
         changed=rule.changed,
-        primary=rule.primary if show else None,
-        secondary=rule.secondary if show else None,
-        connection_string=connect,
+        primary=rule.primary if include_secrets else None,
+        secondary=rule.secondary if include_secrets else None,
+        connection_string=connection_string,
     )
 
 
@@ -87,10 +87,10 @@ def shown(rule: KeyRule, *, show: bool, connect: str | None = None) -> Shown:
 
 
 @contextlib.asynccontextmanager
-async def listening(path: Path, handle: Callable[[Order], Awaitable[Answer]]) -> AsyncIterator[None]:
+async def serve_commands(path: Path, handle: Callable[[KeyCommand], Awaitable[KeyCommandReply]]) -> AsyncIterator[None]:
     """Answer orders. Where there can be no socket, that is logged, and the server serves without."""
     try:
-        sock = _bound(path)
+        sock = _bind_socket(path)
     except OSError as error:
         log.warning("twinbus key cannot reach this server: %s cannot be made: %s", path, error.strerror or error)
         yield
@@ -98,11 +98,11 @@ async def listening(path: Path, handle: Callable[[Order], Awaitable[Answer]]) ->
     talks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(_talk(reader, writer, handle))
+        task = asyncio.get_running_loop().create_task(_handle_connection(reader, writer, handle))
         talks.add(task)
         task.add_done_callback(talks.discard)
 
-    server = await asyncio.start_unix_server(accept, sock=sock, limit=LINE_MAX_BYTES)
+    server = await asyncio.start_unix_server(accept, sock=sock, limit=MAX_LINE_BYTES)
     try:
         yield
     finally:
@@ -110,15 +110,15 @@ async def listening(path: Path, handle: Callable[[Order], Awaitable[Answer]]) ->
         for task in list(talks):
             task.cancel()
         await asyncio.gather(*talks, return_exceptions=True)
-        _remove(path)
+        _remove_socket(path)
 
 
-def _bound(path: Path) -> socket.socket:
+def _bind_socket(path: Path) -> socket.socket:
     """Make the socket; nobody else has the data directory, so one that is there was left behind."""
-    _remove(path)
+    _remove_socket(path)
     sock = socket.socket(socket.AF_UNIX)
     try:
-        with _short(path) as name:
+        with _short_socket_name(path) as name:
             sock.bind(name)
         path.chmod(0o600)  # before anybody can connect: it does not listen yet
         sock.listen(8)
@@ -129,43 +129,49 @@ def _bound(path: Path) -> socket.socket:
     return sock
 
 
-def _remove(path: Path) -> None:
+def _remove_socket(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def _talk(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Callable[[Order], Awaitable[Answer]]
+async def _handle_connection(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    handle: Callable[[KeyCommand], Awaitable[KeyCommandReply]],
 ) -> None:
     try:
         with contextlib.suppress(OSError, ValueError, TimeoutError):  # the command has gone, or is none of ours
             _check_peer(writer.get_extra_info("socket"))
-            async with asyncio.timeout(ORDER_S):
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 line = await reader.readline()
-            answer = await _answer(line, handle)
+            answer = await _execute_command(line, handle)
             writer.write(msgspec.json.encode(answer) + b"\n")
             await writer.drain()
     finally:
         writer.close()
 
 
-async def _answer(line: bytes, handle: Callable[[Order], Awaitable[Answer]]) -> Answer:
+async def _execute_command(
+    request_line: bytes, handle: Callable[[KeyCommand], Awaitable[KeyCommandReply]]
+) -> KeyCommandReply:
     try:
-        return await handle(msgspec.json.decode(line, type=Order))
+        return await handle(msgspec.json.decode(request_line, type=KeyCommand))
     except msgspec.MsgspecError as error:
-        return Answer(refused=f"the server does not understand the command ({error}): is it of another version?")
-    except KeyRefused as error:
-        return Answer(refused=str(error))
+        return KeyCommandReply(
+            refused=f"the server does not understand the command ({error}): is it of another version?"
+        )
+    except KeyChangeRefused as error:
+        return KeyCommandReply(refused=str(error))
     except Exception:
         log.exception("an order of twinbus key failed")
-        return Answer(refused="the server failed; its log says why")
+        return KeyCommandReply(refused="the server failed; its log says why")
 
 
 def _check_peer(sock: socket.socket) -> None:
     """Refuse other users, also where the permissions of a socket do not count."""
     if not hasattr(socket, "SO_PEERCRED"):
         return
-    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(found)
+    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    _, user, _ = _PEER_CREDENTIALS.unpack(found)
     if user not in (os.geteuid(), 0):
         log.warning("user %d was refused at the socket of twinbus key", user)
         raise PermissionError
@@ -174,29 +180,29 @@ def _check_peer(sock: socket.socket) -> None:
 # --- in the command ---------------------------------------------------------------------------------------------------
 
 
-def ask(path: Path, order: Order) -> Answer | None:
+def send_command(path: Path, command: KeyCommand) -> KeyCommandReply | None:
     """Give an order to the server that listens; None if there is none. KeyRefused, OSError."""
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(TIMEOUT_S)
+        sock.settimeout(REPLY_TIMEOUT_S)
         try:
-            with _short(path) as name:
+            with _short_socket_name(path) as name:
                 sock.connect(name)
         except (FileNotFoundError, ConnectionRefusedError):
             return None
-        sock.sendall(msgspec.json.encode(order) + b"\n")
-        line = b"".join(iter(lambda: sock.recv(LINE_MAX_BYTES), b""))
+        sock.sendall(msgspec.json.encode(command) + b"\n")
+        line = b"".join(iter(lambda: sock.recv(MAX_LINE_BYTES), b""))
     if not line:
-        raise KeyRefused("the server has closed the connection: its log may say why; look with twinbus key list")
-    answer = msgspec.json.decode(line, type=Answer)
+        raise KeyChangeRefused("the server has closed the connection: its log may say why; look with twinbus key list")
+    answer = msgspec.json.decode(line, type=KeyCommandReply)
     if answer.refused is not None:
-        raise KeyRefused(answer.refused)
+        raise KeyChangeRefused(answer.refused)
     return answer
 
 
 @contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
+def _short_socket_name(path: Path) -> Iterator[str]:
     """Yield a short enough name for the socket: if its path is too long, one through the open directory."""
-    if len(os.fsencode(path)) <= _NAME_MAX_BYTES or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112  # no Path needed
+    if len(os.fsencode(path)) <= _MAX_SOCKET_NAME_BYTES or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112  # no Path needed
         yield str(path)
         return
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.model.authorization import MIN_SECRET_CHARACTERS, new_secret
 from twinbus.server import key_file
-from twinbus.server.settings import Misuse
+from twinbus.server.settings import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +53,7 @@ class Key:
     rights: frozenset[Right] = ALL_RIGHTS
     owner: str = ""
     """The queue or topic that it is a key of, in lower case; "" is the namespace."""
-    shared: str | None = field(default=None, repr=False)
+    emulator_secret: str | None = field(default=None, repr=False)
     """A third secret, which everybody knows: the emulator's."""
 
     def __post_init__(self) -> None:
@@ -64,15 +64,15 @@ class Key:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Each text that is good for this key."""
-        return tuple(one for one in (self.primary, self.secondary, self.shared) if one is not None)
+        return tuple(one for one in (self.primary, self.secondary, self.emulator_secret) if one is not None)
 
-    def is_shown_by(self, secret: str) -> bool:
+    def matches_secret(self, secret: str) -> bool:
         """One of its secrets was given. Takes the same time for every text."""
         given = _digest(secret)
         matches = hmac.compare_digest(given, _digest(self.primary))
         matches |= hmac.compare_digest(given, _digest(self.secondary or self.primary))
-        if self.shared is not None:  # everybody knows which key that is
-            matches |= hmac.compare_digest(given, _digest(self.shared))
+        if self.emulator_secret is not None:  # everybody knows which key that is
+            matches |= hmac.compare_digest(given, _digest(self.emulator_secret))
         return matches
 
 
@@ -84,16 +84,16 @@ class KeyRing:
         self._decoy = Key("", new_secret())
 
     @classmethod
-    def load(cls, file: Path, *, makes: bool = True) -> KeyRing:
+    def load(cls, file: Path, *, create_missing: bool = True) -> KeyRing:
         """Return the keys in `file`; StartError if it cannot be trusted. A file that is missing is made if `makes`."""
-        if makes and not file.exists() and not file.is_symlink():
+        if create_missing and not file.exists() and not file.is_symlink():
             rule = key_file.new_rule(ROOT_KEY_NAME, ("Manage", "Send", "Listen"), dt.datetime.now(dt.UTC))
-            key_file.write(file, [rule])
+            key_file.write_rules(file, [rule])
             logger.info("made a new root key", extra={"file": str(file)})
-        return cls.of(key_file.read(file), file)
+        return cls.from_rules(key_file.read_rules(file), file)
 
     @classmethod
-    def of(cls, rules: Iterable[KeyRule], file: Path) -> KeyRing:
+    def from_rules(cls, rules: Iterable[KeyRule], file: Path) -> KeyRing:
         """Return the keys of these rules, and warn of secrets in `file` that can be guessed."""
         keys = [Key(rule.name, rule.primary, rule.secondary, frozenset(map(Right, rule.rights))) for rule in rules]
         for key in keys:
@@ -112,7 +112,7 @@ class KeyRing:
         ring = list(self._keys.values())
         for key in keys:
             if key.name in self._keys:
-                raise Misuse(
+                raise ConfigurationError(
                     f"{key.name!r} is the name of a key in the data directory already: give the one in the "
                     "configuration file another name"
                 )
@@ -123,15 +123,20 @@ class KeyRing:
         """Return a ring that also has the key of Microsoft's emulator, under the name that it has there."""
         if ROOT_KEY_NAME not in self._keys:
             return self.with_keys([Key(ROOT_KEY_NAME, EMULATOR_SECRET)])
-        return KeyRing([replace(key, shared=EMULATOR_SECRET) if key.name == ROOT_KEY_NAME else key for key in self.all])
+        return KeyRing(
+            [
+                replace(key, emulator_secret=EMULATOR_SECRET) if key.name == ROOT_KEY_NAME else key
+                for key in self.all_keys
+            ]
+        )
 
     @property
-    def all(self) -> tuple[Key, ...]:
+    def all_keys(self) -> tuple[Key, ...]:
         """Each of them, those of the data directory first."""
         return tuple(self._keys.values())
 
     @property
-    def root(self) -> Key | None:
+    def root_key(self) -> Key | None:
         """The first key that may do everything, for connection strings; None if there is none."""
         return next((key for key in self._keys.values() if Right.MANAGE in key.rights), None)
 
@@ -139,14 +144,14 @@ class KeyRing:
         """The key of that name."""
         return self._keys.get(name)
 
-    def named(self, name: str, scope: str) -> list[Key]:  # noqa: ARG002  # each is good for all of the namespace
+    def find_named(self, name: str, scope: str) -> list[Key]:  # noqa: ARG002  # each is good for all of the namespace
         """The keys of that name that can be good for `scope`."""
         return [self._keys[name]] if name in self._keys else []
 
     def check_password(self, name: str, secret: str) -> frozenset[Right] | None:
         """The rights of who says so, or None. Takes the same time whether the name or the secret is wrong."""
         known = self._keys.get(name)
-        matches = (known or self._decoy).is_shown_by(secret)
+        matches = (known or self._decoy).matches_secret(secret)
         return known.rights if matches and known else None
 
 

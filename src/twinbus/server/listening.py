@@ -11,12 +11,12 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.settings import PLAINTEXT_WAYS, StartError
+from twinbus.server.settings import PLAINTEXT_PROTOCOLS, StartError
 
 if TYPE_CHECKING:
     import ssl
 
-    from twinbus.amqp.peers import Accepting, MakeProtocol, Serve
+    from twinbus.amqp.peers import AcceptingServer, MakeProtocol, StartAccepting
     from twinbus.server.settings import ServeSettings
 
 log: Final = logging.getLogger(__name__)
@@ -27,20 +27,20 @@ BACKLOG: Final = 1_024
 def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
     """The sockets of each way in that is open: one for each address of the host. StartError."""
     opened: dict[str, list[socket.socket]] = {}
-    for way in settings.ways:
+    for way in settings.open_protocols:
         port = settings.port(way)
         try:
-            opened[way] = bind(settings.host, port)
+            opened[way] = bind_sockets(settings.host, port)
         except OSError as error:
             for sock in [sock for sockets in opened.values() for sock in sockets]:
                 sock.close()
             raise StartError(f"--{way}-port {port}: cannot be listened on: {error}") from error
     if not settings.is_loopback:
-        _report_plaintext(settings, opened)
+        _warn_about_plaintext(settings, opened)
     return opened
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+def bind_sockets(host: str, port: int) -> list[socket.socket]:
     """A listening socket for each address of a host. OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     places = dict.fromkeys((family, address) for family, _, _, _, address in found)
@@ -55,23 +55,23 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def accept_by_loop(host: str, port: int) -> Serve:
+def serve_with_loop(host: str, port: int) -> StartAccepting:
     """Accept by the event loop's own server, which counts nothing: for loops whose network is no real one."""
 
-    async def serve(make_protocol: MakeProtocol, tls: ssl.SSLContext | None, _timeout_s: float) -> Accepting:
+    async def serve(make_protocol: MakeProtocol, tls: ssl.SSLContext | None, _timeout_s: float) -> AcceptingServer:
         return await asyncio.get_running_loop().create_server(lambda: make_protocol(None), host, port, ssl=tls)
 
     return serve
 
 
-def _report_plaintext(settings: ServeSettings, opened: dict[str, list[socket.socket]]) -> None:
+def _warn_about_plaintext(settings: ServeSettings, sockets: dict[str, list[socket.socket]]) -> None:
     """Say which ports without TLS are open to other machines, and which are not."""
-    for way in PLAINTEXT_WAYS:
-        if way in opened:
+    for way in PLAINTEXT_PROTOCOLS:
+        if way in sockets:
             log.warning(
                 "--plaintext %s: port %d of %s is open without TLS: the network can read keys and messages",
                 way,
-                opened[way][0].getsockname()[1],
+                sockets[way][0].getsockname()[1],
                 settings.host,
             )
         elif getattr(settings, f"{way}_port") is not None:

@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-AT_ONCE: Final = 20
+MAX_RECORDS_PER_WINDOW: Final = 20
 WINDOW_S: Final = 10.0
-UNKNOWN: Final = "unknown"
+UNKNOWN_KEY: Final = "unknown"
 
 
 class LoginLog:
     """The failed logins of one process."""
 
-    def __init__(self, clock: Clock, timers: Timers, knows: Callable[[str], bool]) -> None:
+    def __init__(self, clock: Clock, timers: Timers, is_known_key: Callable[[str], bool]) -> None:
         """`knows` returns whether some key has a name."""
         self._clock = clock
         self._timers = timers
-        self._knows = knows
+        self._is_known_key = is_known_key
         self._count = 0
 
-    def note(self, way: str, client: str, failure: LoginFailed) -> None:
+    def record_failure(self, mechanism: str, client: str, failure: LoginFailed) -> None:
         """Somebody has shown a wrong key or token."""
         if self._count == 0:
             self._timers.call_at(self._clock.monotonic_s() + WINDOW_S, self._end_window)
         self._count += 1
-        if self._count <= AT_ONCE:
-            known = next(filter(self._knows, failure.names), UNKNOWN)
-            extra = {"way": way, "client": client, "key_name": known, "reason": failure.reason}
+        if self._count <= MAX_RECORDS_PER_WINDOW:
+            known = next(filter(self._is_known_key, failure.key_names), UNKNOWN_KEY)
+            extra = {"way": mechanism, "client": client, "key_name": known, "reason": failure.reason}
             log.warning("a login failed", extra=extra)
 
     def _end_window(self) -> None:
-        if self._count > AT_ONCE:
-            log.warning("%d more logins failed within %g s", self._count - AT_ONCE, WINDOW_S)
+        if self._count > MAX_RECORDS_PER_WINDOW:
+            log.warning("%d more logins failed within %g s", self._count - MAX_RECORDS_PER_WINDOW, WINDOW_S)
         self._count = 0

@@ -23,15 +23,15 @@ _SECRET: Final = re.compile(
     r"""((?<![A-Za-z])sig(?:=|%3D)|SharedAccessKey(?:=|%3D)) \s* [^\s&;,"'\\<>()]+""", re.IGNORECASE | re.VERBOSE
 )
 _PLAIN_VALUE: Final = re.compile(r"[^\s\"=\\]+")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(level: str, log_format: str, stream: TextIO | None = None, **always: object) -> None:
+def configure(level: str, log_format: str, stream: TextIO | None = None, **common_fields: object) -> None:
     """Send everything that is logged in this process to stderr, and nowhere else; each record carries `always`."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.addFilter(lambda record: vars(record).update(always) is None)
+    handler.addFilter(lambda record: vars(record).update(common_fields) is None)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for other in root.handlers[:]:
@@ -46,7 +46,7 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-def mask(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """The text without the values of keys and signatures."""
     return _SECRET.sub(r"\1***", text)
 
@@ -56,9 +56,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, logger, message, then what the record carries as key=value."""
-        head = f"{_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}"
-        values = [f"{name}={_quoted(value)}" for name, value in _carried(self, record).items()]
-        return _one_line(mask(" ".join([head, *values])))
+        head = f"{_format_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}"
+        values = [f"{name}={_quote_value(value)}" for name, value in _extra_fields(self, record).items()]
+        return _escape_line(mask_secrets(" ".join([head, *values])))
 
 
 class JsonFormatter(logging.Formatter):
@@ -67,24 +67,24 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The same as one JSON object."""
         fields = {
-            "time": _time(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        carried = {name: value for name, value in _carried(self, record).items() if name not in fields}
+        carried = {name: value for name, value in _extra_fields(self, record).items() if name not in fields}
         # Not msgspec: this escapes all that is not ASCII, so that half a character of a client breaks no line either.
-        return mask(json.dumps(fields | carried, default=str))
+        return mask_secrets(json.dumps(fields | carried, default=str))
 
 
-def _time(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     time = dt.datetime.fromtimestamp(record.created, dt.UTC)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _carried(formatter: logging.Formatter, record: logging.LogRecord) -> Mapping[str, object]:
+def _extra_fields(formatter: logging.Formatter, record: logging.LogRecord) -> Mapping[str, object]:
     """What was given as `extra`, and the exception."""
-    carried = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+    carried = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
     if record.exc_info and record.exc_info[0]:
         carried["exception"] = formatter.formatException(record.exc_info)
     if record.stack_info:
@@ -92,13 +92,13 @@ def _carried(formatter: logging.Formatter, record: logging.LogRecord) -> Mapping
     return carried
 
 
-def _quoted(value: object) -> str:
+def _quote_value(value: object) -> str:
     text = str(value)
     if _PLAIN_VALUE.fullmatch(text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _one_line(text: str) -> str:
+def _escape_line(text: str) -> str:
     """A client's text could otherwise look like a record of its own."""
-    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
+    return _CONTROL_CHARACTER.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)

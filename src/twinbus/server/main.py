@@ -18,9 +18,9 @@ import uvloop
 from twinbus import version_and_build
 from twinbus.server import logs, process
 from twinbus.server.data_directory import DataDirectory
-from twinbus.server.key_socket import listening
-from twinbus.server.reload import Reloader, Serving
-from twinbus.server.settings import Stopped
+from twinbus.server.key_socket import serve_commands
+from twinbus.server.reload import ReloadableServer, Reloader
+from twinbus.server.settings import StoppedBeforeReady
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-class Startable(Serving, Protocol):
+class StartableServer(ReloadableServer, Protocol):
     """Serves clients once it is started."""
 
     async def start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event, /) -> ReadyFile:
@@ -40,8 +40,8 @@ class Startable(Serving, Protocol):
 
 def run(
     settings: ServeSettings,
-    announce: Callable[[ReadyFile], None] | None = None,
-    reread: Callable[[], ServeSettings] | None = None,
+    on_ready: Callable[[ReadyFile], None] | None = None,
+    reread_settings: Callable[[], ServeSettings] | None = None,
 ) -> int:
     """Serve until a signal says stop; the exit code. `announce` is called once it serves.
 
@@ -50,29 +50,29 @@ def run(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process before the loop has a handler for it
     logs.configure(settings.log_level, settings.log_format)
     log.info("twinbus %s", version_and_build())
-    process.tune()
-    with DataDirectory(settings.data) as data, contextlib.suppress(Stopped):
-        server = _make(settings, data)
-        uvloop.run(_serve(settings, data, server, announce, reread or (lambda: settings)))
+    process.tune_interpreter()
+    with DataDirectory(settings.data) as data, contextlib.suppress(StoppedBeforeReady):
+        server = _make_server(settings, data)
+        uvloop.run(_serve(settings, data, server, on_ready, reread_settings or (lambda: settings)))
     return 0
 
 
-def _make(settings: ServeSettings, data: DataDirectory) -> Startable:
+def _make_server(settings: ServeSettings, data_directory: DataDirectory) -> StartableServer:
     if settings.workers == 1:
-        from twinbus.server.single import Server  # noqa: PLC0415  # with all that serves clients
+        from twinbus.server.single import SingleProcessServer  # noqa: PLC0415  # with all that serves clients
 
-        return Server(settings, data)
+        return SingleProcessServer(settings, data_directory)
     from twinbus.server.workers.supervisor import Supervisor  # noqa: PLC0415  # with nothing that serves clients
 
-    return Supervisor(settings, data)
+    return Supervisor(settings, data_directory)
 
 
 async def _serve(
     settings: ServeSettings,
-    data: DataDirectory,
-    server: Startable,
-    announce: Callable[[ReadyFile], None] | None,
-    reread: Callable[[], ServeSettings],
+    data_directory: DataDirectory,
+    server: StartableServer,
+    on_ready: Callable[[ReadyFile], None] | None,
+    reread_settings: Callable[[], ServeSettings],
 ) -> None:
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -84,27 +84,27 @@ async def _serve(
         if settings.ready_file is not None:
             ready.write(settings.ready_file)
             stack.callback(ready.remove, settings.ready_file)
-        reloader = Reloader(settings, data, server, ready, reread)
-        await stack.enter_async_context(listening(data.key_socket, reloader.handle))
-        reloading = loop.create_task(_reload_when(reload, reloader))
+        reloader = Reloader(settings, data_directory, server, ready, reread_settings)
+        await stack.enter_async_context(serve_commands(data_directory.key_socket_file, reloader.handle_command))
+        reloading = loop.create_task(_reload_on_signal(reload, reloader))
         stack.callback(reloading.cancel)
-        process.set_apart()
-        log.info("serving", extra=_where(ready))
-        if announce is not None:
-            announce(ready)
+        process.freeze_objects()
+        log.info("serving", extra=_log_fields(ready))
+        if on_ready is not None:
+            on_ready(ready)
         await stop.wait()
         log.info("stopping")
     log.info("stopped")
 
 
-async def _reload_when(wanted: asyncio.Event, reloader: Reloader) -> None:
+async def _reload_on_signal(signalled: asyncio.Event, reloader: Reloader) -> None:
     """Reload for every signal; several that come during a reload are answered by one more."""
     while True:
-        await wanted.wait()
-        wanted.clear()
+        await signalled.wait()
+        signalled.clear()
         await reloader.reload()
 
 
-def _where(ready: ReadyFile) -> dict[str, object]:
+def _log_fields(ready: ReadyFile) -> dict[str, object]:
     ports = {name: getattr(ready, f"{name}_port") for name in ("amqp", "amqps", "http", "https")}
     return {"namespace": ready.namespace, **ports}

@@ -12,54 +12,54 @@ from twinbus.server.keys import Right
 from twinbus.server.metering.operations import count_operation
 from twinbus.server.operations import messages, removals, rules, sessions, transacted, withholding
 from twinbus.server.operations.arguments import Arguments
-from twinbus.server.operations.carrying import carry_out
-from twinbus.server.operations.division import DIVIDED
+from twinbus.server.operations.carrying import run_operation
+from twinbus.server.operations.division import PARTITIONED_OPERATIONS
 from twinbus.server.operations.outcomes import failure
-from twinbus.server.requests import ANSWER_BYTES
+from twinbus.server.requests import DEFAULT_RESPONSE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
     from twinbus.broker.namespace import Transaction
-    from twinbus.server.access import Access
-    from twinbus.server.metering.counter import Counter
-    from twinbus.server.operations.subject import Subject
-    from twinbus.server.requests import Reply, Request, Response
+    from twinbus.server.access import ConnectionGrants
+    from twinbus.server.metering.counter import UsageCounter
+    from twinbus.server.operations.subject import RequestContext
+    from twinbus.server.requests import OnReply, Request, Response
 
-    Operation: TypeAlias = Callable[[Subject, Arguments, Reply], None]
-    TransactedOperation: TypeAlias = Callable[[Subject, Arguments, Transaction, Reply], None]
+    ManagementOperation: TypeAlias = Callable[[RequestContext, Arguments, OnReply], None]
+    TransactionalOperation: TypeAlias = Callable[[RequestContext, Arguments, Transaction, OnReply], None]
 
-PEEK: Final = "com.microsoft:peek-message"
-WITHHOLD: Final = "twinbus:withhold"
-OPERATIONS: Final[dict[str, tuple[Right, Operation]]] = {
-    PEEK: (Right.LISTEN, messages.peek),
+PEEK_OPERATION: Final = "com.microsoft:peek-message"
+WITHHOLD_OPERATION: Final = "twinbus:withhold"
+OPERATIONS: Final[dict[str, tuple[Right, ManagementOperation]]] = {
+    PEEK_OPERATION: (Right.LISTEN, messages.peek),
     "com.microsoft:schedule-message": (Right.SEND, messages.schedule),
-    "com.microsoft:cancel-scheduled-message": (Right.SEND, messages.cancel),
+    "com.microsoft:cancel-scheduled-message": (Right.SEND, messages.cancel_scheduled),
     "com.microsoft:renew-lock": (Right.LISTEN, messages.renew_lock),
     "com.microsoft:receive-by-sequence-number": (Right.LISTEN, messages.receive_deferred),
     "com.microsoft:update-disposition": (Right.LISTEN, messages.update_disposition),
-    "com.microsoft:renew-session-lock": (Right.LISTEN, sessions.renew),
-    "com.microsoft:set-session-state": (Right.LISTEN, sessions.set_state),
-    "com.microsoft:get-session-state": (Right.LISTEN, sessions.get_state),
+    "com.microsoft:renew-session-lock": (Right.LISTEN, sessions.renew_session_lock),
+    "com.microsoft:set-session-state": (Right.LISTEN, sessions.set_session_state),
+    "com.microsoft:get-session-state": (Right.LISTEN, sessions.get_session_state),
     "com.microsoft:get-message-sessions": (Right.LISTEN, sessions.list_sessions),
     "com.microsoft:batch-delete-messages": (Right.LISTEN, removals.batch_delete),
-    "com.microsoft:add-rule": (Right.LISTEN, rules.add),
-    "com.microsoft:remove-rule": (Right.LISTEN, rules.remove),
+    "com.microsoft:add-rule": (Right.LISTEN, rules.add_rule),
+    "com.microsoft:remove-rule": (Right.LISTEN, rules.remove_rule),
     "com.microsoft:enumerate-rules": (Right.LISTEN, rules.enumerate_rules),
     "twinbus:purge": (Right.LISTEN, removals.purge),
-    "twinbus:delete-by-sequence-number": (Right.LISTEN, removals.delete_numbers),
+    "twinbus:delete-by-sequence-number": (Right.LISTEN, removals.delete_by_sequence_number),
     "twinbus:resubmit": (Right.LISTEN, removals.resubmit),
     "twinbus:complete-up-to": (Right.LISTEN, removals.complete_up_to),
     "twinbus:fragments": (Right.LISTEN, removals.list_fragments),
-    WITHHOLD: (Right.LISTEN, withholding.withhold),
+    WITHHOLD_OPERATION: (Right.LISTEN, withholding.withhold),
 }
 """Each with the right it needs."""
-SENDS_TOO: Final = frozenset({"twinbus:resubmit"})
+NEEDS_SEND_RIGHT: Final = frozenset({"twinbus:resubmit"})
 """What brings messages into the queue needs the right to send to it, too."""
 
 
-HOLDERS_NEED: Final = frozenset(
+ALLOWED_IN_OUTAGE: Final = frozenset(
     {
         "com.microsoft:renew-lock",
         "com.microsoft:update-disposition",
@@ -69,16 +69,16 @@ HOLDERS_NEED: Final = frozenset(
     }
 )
 """What goes on in an outage that is rehearsed: whoever has messages can finish with them."""
-IN_TRANSACTIONS: Final[dict[str, TransactedOperation]] = {
+TRANSACTIONAL_OPERATIONS: Final[dict[str, TransactionalOperation]] = {
     "com.microsoft:schedule-message": transacted.schedule,
     "com.microsoft:update-disposition": transacted.update_disposition,
 }
-FOR_TOPICS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
+TOPIC_OPERATIONS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
 """What can be asked of a topic: nothing is received from it."""
 
 
-LARGE_ANSWERS: Final[dict[str, int]] = {
-    PEEK: messages.PEEK_MAX_BYTES,
+LARGE_RESPONSES: Final[dict[str, int]] = {
+    PEEK_OPERATION: messages.MAX_PEEK_BYTES,
     "com.microsoft:receive-by-sequence-number": 1_048_576,
     "com.microsoft:get-session-state": 262_144,
     "com.microsoft:get-message-sessions": 131_072,
@@ -87,66 +87,72 @@ LARGE_ANSWERS: Final[dict[str, int]] = {
 """Operations whose answers may be large, with the bytes that one may have, about."""
 
 
-class Management:
+class ManagementNode:
     """The `$management` of one entity or dead-letter queue, for one connection."""
 
-    def __init__(self, path: str, subject: Subject, access: Access, counter: Counter) -> None:
+    def __init__(self, path: str, context: RequestContext, grants: ConnectionGrants, counter: UsageCounter) -> None:
         """For whoever has the rights that each operation needs; what is asked is counted in `counter`."""
         self._counter = counter
         self._path = path
-        self._subject = subject
-        self._access = access
+        self._context = context
+        self._grants = grants
 
-    def weigh(self, request: Request) -> int:
+    def estimate_response_bytes(self, request: Request) -> int:
         """How many bytes the answer to a request may have, about; what is gathered for it included."""
         operation = request.properties.get("operation") if isinstance(request.properties, dict) else None
-        weight = LARGE_ANSWERS.get(operation, ANSWER_BYTES) if isinstance(operation, str) else ANSWER_BYTES
-        entity = self._subject.entity
-        return weight * len(entity.parts) if operation == PEEK else weight
+        weight = (
+            LARGE_RESPONSES.get(operation, DEFAULT_RESPONSE_BYTES)
+            if isinstance(operation, str)
+            else DEFAULT_RESPONSE_BYTES
+        )
+        entity = self._context.entity
+        return weight * len(entity.parts) if operation == PEEK_OPERATION else weight
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: Request, on_reply: OnReply) -> None:
         """Do what is asked."""
-        operation = request.text("operation")
+        operation = request.required_text("operation")
         found = OPERATIONS.get(operation)
         if found is None:
             raise NotImplementedHere(f"$management does not know {operation!r:.80}; it knows {', '.join(OPERATIONS)}")
         right, act = found
-        subject = self._subject
-        self._access.check(right, f"{self._path}/$management")  # the SDK for JavaScript has a token for this node alone
-        if operation in SENDS_TOO:
-            self._access.check(Right.SEND, subject.entity.path)
+        subject = self._context
+        self._grants.check(right, f"{self._path}/$management")  # the SDK for JavaScript has a token for this node alone
+        if operation in NEEDS_SEND_RIGHT:
+            self._grants.check(Right.SEND, subject.entity.path)
 
         def answer(response: Response) -> None:
             count_operation(self._counter, operation, request.body, response.body)
-            reply(response)
+            on_reply(response)
 
         try:
-            self._act(operation, act, request, answer)
+            self._run(operation, act, request, answer)
         except ServiceBusError:
             count_operation(self._counter, operation, request.body, None)
             raise
 
-    def _act(self, operation: str, act: Operation, request: Request, reply: Reply) -> None:
-        subject = self._subject
-        if operation not in FOR_TOPICS:
+    def _run(self, operation: str, handler: ManagementOperation, request: Request, on_reply: OnReply) -> None:
+        subject = self._context
+        if operation not in TOPIC_OPERATIONS:
             _ = subject.receivable  # raises for a topic
-        if operation not in HOLDERS_NEED:
+        if operation not in ALLOWED_IN_OUTAGE:
             subject.entity.check_outage()
-        subject.entity.note_use(subject.namespace.clock)
+        subject.entity.record_access(subject.namespace.clock)
         arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
-        if operation == WITHHOLD:
-            subject.note_withholding()
+        if operation == WITHHOLD_OPERATION:
+            subject.mark_withholding()
         if request.transaction is None:
-            divided = DIVIDED.get(operation) if subject.entity.is_partitioned else None
+            divided = PARTITIONED_OPERATIONS.get(operation) if subject.entity.is_partitioned else None
             if divided is not None:
-                divided(subject, arguments, reply)
+                divided(subject, arguments, on_reply)
             else:
-                carry_out(act, subject, arguments, reply)
-        elif operation in IN_TRANSACTIONS:
-            IN_TRANSACTIONS[operation](subject, arguments, request.transaction, reply)
+                run_operation(handler, subject, arguments, on_reply)
+        elif operation in TRANSACTIONAL_OPERATIONS:
+            TRANSACTIONAL_OPERATIONS[operation](subject, arguments, request.transaction, on_reply)
         else:
-            raise InvalidOperation(f"{operation} cannot be part of a transaction; {' and '.join(IN_TRANSACTIONS)} can")
+            raise InvalidOperation(
+                f"{operation} cannot be part of a transaction; {' and '.join(TRANSACTIONAL_OPERATIONS)} can"
+            )
 
-    def refuse(self, error: ServiceBusError) -> Response:
+    def error_response(self, error: ServiceBusError) -> Response:
         """Status, condition and text."""
         return failure(error)

@@ -14,66 +14,66 @@ from twinbus.amqp.settings import Limits
 from twinbus.model import path
 from twinbus.model.errors import Unauthorized
 from twinbus.server import outage_node, pairing
-from twinbus.server.cbs import Cbs
+from twinbus.server.cbs import CbsNode
 from twinbus.server.outage_node import OutageNode
 from twinbus.server.pairing_node import PairingNode
-from twinbus.server.requests import ReplyLink, RequestLink, Terms, find_reply_link
+from twinbus.server.requests import ReplyLink, RequestLimits, RequestLink, find_reply_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.amqp.link import Link
     from twinbus.broker.clock import Clock
-    from twinbus.server.access import Access
+    from twinbus.server.access import ConnectionGrants
     from twinbus.server.outage_node import OutageSwitch
-    from twinbus.server.pairing import PairingDesk
+    from twinbus.server.pairing import PairingReports
     from twinbus.server.request_queue import RequestQueue
     from twinbus.server.requests import Node
-    from twinbus.server.sas import Keys, LoginFailed
+    from twinbus.server.sas import KeySource, LoginFailed
 
 
-TOKEN_TERMS: Final = Terms(max_bytes=65_536, limits=Limits(max_items=1_000))
+TOKEN_REQUEST_LIMITS: Final = RequestLimits(max_request_bytes=65_536, decode_limits=Limits(max_items=1_000))
 """Of requests to `$cbs`, which anybody may make: a token has 300 bytes, or some thousand if it is a JWT."""
 
 
-class Nodes:
+class NamespaceNodes:
     """The nodes of one connection."""
 
     def __init__(
         self,
-        access: Access,
-        keys: Keys,
+        grants: ConnectionGrants,
+        keys: KeySource,
         clock: Clock,
         on_granted: Callable[[], None],
-        on_failed: Callable[[LoginFailed], None],
-        switch: OutageSwitch,
-        pairings: PairingDesk,
+        on_login_failed: Callable[[LoginFailed], None],
+        outage_switch: OutageSwitch,
+        pairing_reports: PairingReports,
         *,
-        queue: RequestQueue,
+        request_queue: RequestQueue,
     ) -> None:
         """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong.
 
         `queue` has the requests of the connection.
         """
-        self._access = access
-        self._queue = queue
+        self._grants = grants
+        self._request_queue = request_queue
         self._clock = clock
-        self._make: dict[str, Callable[[], Node]] = {
-            path.CBS: lambda: Cbs(access, keys, clock, on_granted, on_failed),
-            outage_node.NODE: lambda: OutageNode(switch, access),
-            pairing.NODE: lambda: PairingNode(pairings, access),
+        self._factories: dict[str, Callable[[], Node]] = {
+            path.CBS: lambda: CbsNode(grants, keys, clock, on_granted, on_login_failed),
+            outage_node.NODE_NAME: lambda: OutageNode(outage_switch, grants),
+            pairing.NODE_NAME: lambda: PairingNode(pairing_reports, grants),
         }
 
     def has(self, name: str) -> bool:
         """There is one of that name."""
-        return name in self._make
+        return name in self._factories
 
-    def connect(self, link: Link, name: str) -> RequestLink | ReplyLink:
+    def bind_link(self, link: Link, name: str) -> RequestLink | ReplyLink:
         """Accept a link to one."""
-        if name != path.CBS and self._access.is_empty:
+        if name != path.CBS and self._grants.is_empty:
             raise Unauthorized(f"Unauthorized access. {name} is for who has shown a key or a token.")
         if isinstance(link, Sender):
             return ReplyLink(link, name, self._clock)
         assert isinstance(link, Receiver)
-        node, terms = self._make[name](), TOKEN_TERMS if name == path.CBS else None
-        return RequestLink(link, name, node, find_reply_link, self._clock, self._queue, terms=terms)
+        node, terms = self._factories[name](), TOKEN_REQUEST_LIMITS if name == path.CBS else None
+        return RequestLink(link, name, node, find_reply_link, self._clock, self._request_queue, request_limits=terms)

@@ -21,34 +21,34 @@ from twinbus.server.settings import StartError
 
 log: Final = logging.getLogger(__name__)
 
-TABLE_FILES: Final = 512
+MAX_TABLE_FILES: Final = 512
 """Table files that a store keeps open, where the limit allows it."""
-TABLE_FILES_LEAST: Final = 32
-STORE_FILES: Final = 64
+MIN_TABLE_FILES: Final = 32
+OTHER_STORE_FILES: Final = 64
 """Other files of a store: its log, manifest and lock, and what compactions read and write. With 32 table files, a store
 under load had 66 files open; with 512, 451."""
-OTHER_FILES: Final = 128
+PROCESS_FILES: Final = 128
 """Files of the process itself: listening sockets, catalogue, usage, and up to 64 connections that are being closed."""
-WORKER_FILES: Final = 2
+FILES_PER_WORKER: Final = 2
 """Sockets to each other worker, one for each direction."""
-CONNECTIONS_LEAST: Final = 16
+MIN_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class OpenFiles:
+class OpenFileBudget:
     """How many files a process may have open, by what they are for."""
 
     connections: int
-    per_store: int
+    table_files_per_store: int
     """Table files of one store."""
 
 
-def open_files(*, stores: int, connections: int, workers: int = 1) -> OpenFiles:
+def plan_open_files(*, stores: int, connections: int, workers: int = 1) -> OpenFileBudget:
     """Share this process's limit between so many stores and connections. StartError if it is too low for the stores."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
-        return OpenFiles(connections, TABLE_FILES)
-    found = share(limit, stores=stores, connections=connections, workers=workers)
+        return OpenFileBudget(connections, MAX_TABLE_FILES)
+    found = divide_limit(limit, stores=stores, connections=connections, workers=workers)
     if found.connections < connections:
         log.warning(
             "--max-connections %d: with %s and a limit of %d open files, %d connections are accepted at most. "
@@ -61,17 +61,17 @@ def open_files(*, stores: int, connections: int, workers: int = 1) -> OpenFiles:
     return found
 
 
-def share(limit: int, *, stores: int, connections: int, workers: int = 1) -> OpenFiles:
+def divide_limit(limit: int, *, stores: int, connections: int, workers: int = 1) -> OpenFileBudget:
     """Share a limit: all table files if that leaves enough for the connections, otherwise at most half for stores."""
-    room = limit - OTHER_FILES - WORKER_FILES * (workers - 1)
-    per_store = TABLE_FILES
-    if room - stores * (TABLE_FILES + STORE_FILES) < connections:
-        per_store = min(TABLE_FILES, max(TABLE_FILES_LEAST, room // 2 // stores - STORE_FILES))
-    possible = room - stores * (per_store + STORE_FILES)
-    if possible < CONNECTIONS_LEAST:
-        needed = limit - room + stores * (TABLE_FILES_LEAST + STORE_FILES) + CONNECTIONS_LEAST
+    room = limit - PROCESS_FILES - FILES_PER_WORKER * (workers - 1)
+    per_store = MAX_TABLE_FILES
+    if room - stores * (MAX_TABLE_FILES + OTHER_STORE_FILES) < connections:
+        per_store = min(MAX_TABLE_FILES, max(MIN_TABLE_FILES, room // 2 // stores - OTHER_STORE_FILES))
+    possible = room - stores * (per_store + OTHER_STORE_FILES)
+    if possible < MIN_CONNECTIONS:
+        needed = limit - room + stores * (MIN_TABLE_FILES + OTHER_STORE_FILES) + MIN_CONNECTIONS
         raise StartError(
             f"the limit of open files is {limit}, and {stores} stores need at least {needed}: raise the limit "
             "(ulimit -n; LimitNOFILE= in a systemd unit) or serve fewer stores"
         )
-    return OpenFiles(min(connections, possible), per_store)
+    return OpenFileBudget(min(connections, possible), per_store)

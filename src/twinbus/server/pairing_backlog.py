@@ -17,9 +17,9 @@ from twinbus.model.annotations import ENQUEUED_TIME, PATH, SEQUENCE_NUMBER
 from twinbus.model.errors import EntityNotFound, ServiceBusError
 from twinbus.model.info import QueueInfo
 from twinbus.model.limits import ENTITY_PATH_MAX_CHARACTERS
-from twinbus.model.path import SubQueue, key_of
-from twinbus.model.times import moment_of
-from twinbus.server.pairing import BACKLOG_QUEUE
+from twinbus.model.path import SubQueue, canonical_key
+from twinbus.model.times import datetime_of
+from twinbus.server.pairing import BACKLOG_QUEUE_PATH
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.administration import Administration
 
-MOST_MESSAGES: Final = 10_000
+MAX_MESSAGES: Final = 10_000
 """Messages that one request reads, of all backlog queues together."""
-MOST_BYTES: Final = 67_108_864
+MAX_BYTES: Final = 67_108_864
 """... and their bytes: the store reads messages with their bodies."""
 PAGE_MESSAGES: Final = 250
 PAGE_BYTES: Final = 524_288
-QUEUES_AT_ONCE: Final = 8
+MAX_CONCURRENT_QUEUES: Final = 8
 
 
 @dataclass(slots=True)
@@ -70,34 +70,34 @@ class BacklogQueue:
     """Why the messages could not be read."""
 
 
-class Backlogs:
+class BacklogReader:
     """The backlog queues of a namespace."""
 
     def __init__(self, namespace: Namespace, administration: Administration) -> None:
         """Nothing is read yet."""
         self._namespace = namespace
         self._administration = administration
-        self._reading = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
         """One request at a time: the limits are those of the namespace."""
 
-    async def read(self, may_see: Callable[[str], bool], primary: str | None = None) -> list[BacklogQueue]:
+    async def read(self, may_read: Callable[[str], bool], primary: str | None = None) -> list[BacklogQueue]:
         """The backlog queues of the primaries that the caller may see, or of one of them."""
-        wanted = None if primary is None else key_of(primary)
+        wanted = None if primary is None else canonical_key(primary)
         paths = sorted(
             key
             for key in self._namespace.entities
-            if (found := BACKLOG_QUEUE.fullmatch(key)) and wanted in (None, found[1]) and may_see(found[1])
+            if (found := BACKLOG_QUEUE_PATH.fullmatch(key)) and wanted in (None, found[1]) and may_read(found[1])
         )
         if not paths:
             return []
-        at_once = asyncio.Semaphore(QUEUES_AT_ONCE)
-        async with self._reading:
+        at_once = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
+        async with self._read_lock:
             read = await asyncio.gather(*[self._read_queue(path, len(paths), at_once) for path in paths])
         return [queue for queue in read if queue is not None]
 
-    async def _read_queue(self, path: str, sharing: int, at_once: asyncio.Semaphore) -> BacklogQueue | None:
+    async def _read_queue(self, path: str, queue_count: int, concurrency: asyncio.Semaphore) -> BacklogQueue | None:
         """One of so many; None if it was deleted meanwhile, or is a topic."""
-        async with at_once:
+        async with concurrency:
             try:
                 info = await self._administration.get(path)
             except EntityNotFound:
@@ -113,7 +113,7 @@ class Backlogs:
                 size_bytes=runtime.size_bytes,
                 is_available=runtime.is_available,
             )
-            tally = _Tally(MOST_MESSAGES // sharing or 1, MOST_BYTES // sharing)
+            tally = _QueueStatistics(MAX_MESSAGES // queue_count or 1, MAX_BYTES // queue_count)
             try:
                 for fragment in self._namespace.find_receivable(path).fragments_of(SubQueue.MAIN):
                     await _read_fragment(fragment, tally)
@@ -124,13 +124,13 @@ class Backlogs:
             return queue
 
 
-async def _read_fragment(fragment: FragmentPort, tally: _Tally) -> None:
+async def _read_fragment(fragment: FragmentPort, statistics: _QueueStatistics) -> None:
     start = 0
-    while not tally.is_full:
-        page = await _peek(fragment, start, min(PAGE_MESSAGES, tally.messages_left))
+    while not statistics.is_full:
+        page = await _peek(fragment, start, min(PAGE_MESSAGES, statistics.messages_left))
         if not page:
             return
-        start = tally.add(page) + 1
+        start = statistics.add(page) + 1
 
 
 async def _peek(fragment: FragmentPort, start: int, count: int) -> list[bytes]:
@@ -140,46 +140,46 @@ async def _peek(fragment: FragmentPort, start: int, count: int) -> list[bytes]:
         if not answer.done():  # the caller may be gone
             answer.set_result(found)
 
-    fragment.browsing.peek(start, count, PAGE_BYTES, peeked)
+    fragment.browser.peek(start, count, PAGE_BYTES, peeked)
     found = await answer
     if isinstance(found, ServiceBusError):
         raise found
     return found
 
 
-class _Tally:
+class _QueueStatistics:
     """What was seen of one queue's messages."""
 
-    def __init__(self, messages: int, size: int) -> None:
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
         """`messages` and `size` are how much may be read."""
         self.messages = 0
         self.oldest: dt.datetime | None = None
         self.destinations: dict[str, Destination] = {}
         """By path, in lower case."""
         self.unknown = 0
-        self.messages_left = messages
-        self._bytes_left = size
+        self.messages_left = max_messages
+        self._bytes_left = max_bytes
 
     @property
     def is_full(self) -> bool:
         """No more may be read."""
         return self.messages_left <= 0 or self._bytes_left <= 0
 
-    def add(self, page: Iterable[bytes]) -> int:
+    def add(self, payloads: Iterable[bytes]) -> int:
         """Count some messages; the sequence number of the last one."""
         number = 0
-        for payload in page:
+        for payload in payloads:
             message = Message(payload)
-            number = _number(message, SEQUENCE_NUMBER)
-            parked = moment_of(_number(message, ENQUEUED_TIME))
+            number = _int_annotation(message, SEQUENCE_NUMBER)
+            parked = datetime_of(_int_annotation(message, ENQUEUED_TIME))
             self.oldest = parked if self.oldest is None else min(self.oldest, parked)
             self.messages += 1
             self.messages_left -= 1
             self._bytes_left -= len(payload)
-            self._count(message, parked)
+            self._count_message(message, parked)
         return number
 
-    def _count(self, message: Message, parked: dt.datetime) -> None:
+    def _count_message(self, message: Message, parked_at: dt.datetime) -> None:
         try:
             path = message.lookup(Section.APPLICATION_PROPERTIES, PATH)
         except DecodeError:
@@ -188,12 +188,12 @@ class _Tally:
         if not isinstance(path, str) or not path.isprintable() or not 0 < len(path) <= ENTITY_PATH_MAX_CHARACTERS:
             self.unknown += 1
             return
-        found = self.destinations.setdefault(key_of(path), Destination(str(path), 0, parked))
+        found = self.destinations.setdefault(canonical_key(path), Destination(str(path), 0, parked_at))
         found.messages += 1
-        found.oldest = min(found.oldest, parked)
+        found.oldest = min(found.oldest, parked_at)
 
 
-def _number(message: Message, name: str) -> int:
+def _int_annotation(message: Message, name: str) -> int:
     found = message.lookup(Section.MESSAGE_ANNOTATIONS, name)
     assert isinstance(found, int)
     return int(found)

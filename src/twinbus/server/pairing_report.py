@@ -15,21 +15,21 @@ import msgspec
 
 from twinbus.amqp.types import Array, Timestamp
 from twinbus.model.errors import InvalidArgument, MessageTooLarge
-from twinbus.model.times import moment_of
+from twinbus.model.times import datetime_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_BYTES: Final = 65_536
+MAX_REPORT_BYTES: Final = 65_536
 MAX_DEPTH: Final = 8
-MAX_STRING: Final = 4_096
-INTERVAL_S: Final = (1, 1_800)
+MAX_STRING_CHARACTERS: Final = 4_096
+INTERVAL_RANGE_S: Final = (1, 1_800)
 """Between pings, as clients can set it; and between reports."""
-_CLIENT: Final = re.compile(r"[^\x00-\x20/\x7f-\xa0]{1,128}")
-_PRIMARY: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CLIENT_ID: Final = re.compile(r"[^\x00-\x20/\x7f-\xa0]{1,128}")
+_PRIMARY_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """But for tabs and ends of lines, which errors have in them."""
-_WIDEST: Final = 2**63
+_INT64_LIMIT: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class ClientDeparture:
     """The last word of a client: it has ended."""
 
     client: str
@@ -56,30 +56,30 @@ class Leave:
     instance: str = ""
 
 
-def read(body: object) -> Report:
+def parse_report(body: object) -> Report:
     """A report as JSON (text, or its bytes) or as an AMQP map. InvalidArgument, MessageTooLarge."""
     if isinstance(body, str | bytes):
-        body = _decode(body if isinstance(body, bytes) else str(body).encode())
+        body = _decode_json(body if isinstance(body, bytes) else str(body).encode())
     if not isinstance(body, dict):
         raise InvalidArgument(f"a report is {type(body).__name__}; it is a map, or a JSON text with an object")
-    content = _plain(body, 1)
+    content = _to_json_value(body, 1)
     assert isinstance(content, dict)
-    if len(msgspec.json.encode(content)) > MAX_BYTES:
-        raise MessageTooLarge(f"a report of more than {MAX_BYTES:,} bytes, as JSON")
-    ping_interval_s = _interval(content, "ping_interval_s")
+    if len(msgspec.json.encode(content)) > MAX_REPORT_BYTES:
+        raise MessageTooLarge(f"a report of more than {MAX_REPORT_BYTES:,} bytes, as JSON")
+    ping_interval_s = _read_interval(content, "ping_interval_s")
     is_timed = content.get("report_interval_s") is not None
     return Report(
-        **_identity(content),
-        report_interval_s=_interval(content, "report_interval_s") if is_timed else ping_interval_s,
+        **_read_identity(content),
+        report_interval_s=_read_interval(content, "report_interval_s") if is_timed else ping_interval_s,
         content=content,
     )
 
 
-def read_leave(body: object) -> Leave:
+def parse_departure(body: object) -> ClientDeparture:
     """What a client says that reports no more: `client`, `primary` and `instance` as in its reports."""
     if not isinstance(body, dict):
         raise InvalidArgument(f"the arguments are {type(body).__name__}; they are a map")
-    return Leave(**_identity(body))
+    return ClientDeparture(**_read_identity(body))
 
 
 class _Identity(TypedDict):
@@ -88,75 +88,79 @@ class _Identity(TypedDict):
     instance: str
 
 
-def _identity(content: Mapping[str, object]) -> _Identity:
+def _read_identity(content: Mapping[str, object]) -> _Identity:
     words = "1 to 128 printable characters without spaces and slashes"
     return {
-        "client": _text(content, "client", _CLIENT, words),
-        "primary": _text(content, "primary", _PRIMARY, "the name of a namespace: letters, digits and hyphens"),
-        "instance": "" if content.get("instance") is None else _text(content, "instance", _CLIENT, words),
+        "client": _read_text(content, "client", _CLIENT_ID, words),
+        "primary": _read_text(
+            content, "primary", _PRIMARY_NAME, "the name of a namespace: letters, digits and hyphens"
+        ),
+        "instance": "" if content.get("instance") is None else _read_text(content, "instance", _CLIENT_ID, words),
     }
 
 
-def _decode(text: bytes) -> object:
-    if len(text) > MAX_BYTES:
-        raise MessageTooLarge(f"a report of {len(text):,} bytes; it can have {MAX_BYTES:,}")
+def _decode_json(text: bytes) -> object:
+    if len(text) > MAX_REPORT_BYTES:
+        raise MessageTooLarge(f"a report of {len(text):,} bytes; it can have {MAX_REPORT_BYTES:,}")
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the report is no JSON: {error}") from None
 
 
-def _plain(value: object, depth: int) -> object:
+def _to_json_value(value: object, depth: int) -> object:
     """The same as JSON has it."""
     if depth > MAX_DEPTH:
         raise InvalidArgument(f"the report is more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
-        return {_string(key, "a name"): _plain(item, depth + 1) for key, item in value.items()}
+        return {_check_string(key, "a name"): _to_json_value(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | Array):
-        return [_plain(item, depth + 1) for item in (value.items if isinstance(value, Array) else value)]
+        return [_to_json_value(item, depth + 1) for item in (value.items if isinstance(value, Array) else value)]
     if isinstance(value, str):
-        return _string(value, "a text")
-    return _scalar(value)
+        return _check_string(value, "a text")
+    return _to_json_scalar(value)
 
 
-def _scalar(value: object) -> object:
+def _to_json_scalar(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
-        return _moment(value)
-    if isinstance(value, int) and -_WIDEST <= value < 2 * _WIDEST:
+        return _iso_time(value)
+    if isinstance(value, int) and -_INT64_LIMIT <= value < 2 * _INT64_LIMIT:
         return int(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     raise InvalidArgument(f"the report has {value!r:.60} in it, which is not for JSON")
 
 
-def _moment(milliseconds: int) -> str:
+def _iso_time(milliseconds: int) -> str:
     try:
-        return moment_of(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return datetime_of(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
         raise InvalidArgument(f"the report has a time in it that no calendar has: {milliseconds}") from None
 
 
-def _string(found: object, what: str) -> str:
-    if not isinstance(found, str):
-        raise InvalidArgument(f"{what} in the report is {found!r:.60}; it is a string")
-    if len(found) > MAX_STRING:
-        raise InvalidArgument(f"{what} in the report has {len(found):,} characters; it can have {MAX_STRING:,}")
-    if _CONTROL.search(found):
-        raise InvalidArgument(f"{what} in the report has control characters in it: {found!r:.60}")
-    return str(found)
+def _check_string(value: object, description: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{description} in the report is {value!r:.60}; it is a string")
+    if len(value) > MAX_STRING_CHARACTERS:
+        raise InvalidArgument(
+            f"{description} in the report has {len(value):,} characters; it can have {MAX_STRING_CHARACTERS:,}"
+        )
+    if _CONTROL_CHARACTER.search(value):
+        raise InvalidArgument(f"{description} in the report has control characters in it: {value!r:.60}")
+    return str(value)
 
 
-def _text(content: Mapping[str, object], name: str, form: re.Pattern[str], what: str) -> str:
+def _read_text(content: Mapping[str, object], name: str, pattern: re.Pattern[str], description: str) -> str:
     found = content.get(name)
-    if not isinstance(found, str) or not form.fullmatch(found):
-        raise InvalidArgument(f"{name} is {found!r:.80}; it is {what}")
+    if not isinstance(found, str) or not pattern.fullmatch(found):
+        raise InvalidArgument(f"{name} is {found!r:.80}; it is {description}")
     return str(found)
 
 
-def _interval(content: Mapping[str, object], name: str) -> float:
-    found, (lowest, highest) = content.get(name), INTERVAL_S
+def _read_interval(content: Mapping[str, object], name: str) -> float:
+    found, (lowest, highest) = content.get(name), INTERVAL_RANGE_S
     if not isinstance(found, int | float) or isinstance(found, bool) or not lowest <= found <= highest:
         raise InvalidArgument(f"{name} is {found!r:.60}; it is a number of seconds, {lowest} to {highest}")
     return found

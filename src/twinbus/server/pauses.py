@@ -23,108 +23,108 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-EVERY_S: Final = 0.002
+PROBE_INTERVAL_S: Final = 0.002
 """A pause is found that much too short, at most."""
-LONG_MS: Final = 50.0
-BOUNDS_MS: Final = (2, 5, 10, 20, 50, 100, 200, 500, 1_000)
+LONG_PAUSE_MS: Final = 50.0
+HISTOGRAM_BOUNDS_MS: Final = (2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 """Of the histogram. Timers of the loop are exact to about a millisecond."""
-SCHEDULING: Final = "/proc/thread-self/schedstat"
+SCHEDSTAT_FILE: Final = "/proc/thread-self/schedstat"
 """Nanoseconds on a processor, nanoseconds of waiting for one, and how often."""
-KEPT: Final = 1_000
+MAX_KEPT_PAUSES: Final = 1_000
 """Pauses that are told one by one."""
-KEPT_MS: Final = 20.0
+MIN_KEPT_PAUSE_MS: Final = 20.0
 """... if they are as long as this."""
 
 
-class Clocks(NamedTuple):
+class ClockReading(NamedTuple):
     """Seconds, since some moment each."""
 
-    now: float
-    worked: float = 0.0
+    now_s: float
+    cpu_s: float = 0.0
     """The loop's own thread."""
-    waited: float = 0.0
+    run_queue_s: float = 0.0
     """... for a processor."""
 
 
-class ThreadClocks:
+class ThreadClock:
     """Those of the thread that makes this."""
 
     def __init__(self) -> None:
         """Where Linux does not tell it, nothing is waited for."""
         try:
-            self._scheduling = os.open(SCHEDULING, os.O_RDONLY)
+            self._schedstat = os.open(SCHEDSTAT_FILE, os.O_RDONLY)
         except OSError:
-            self._scheduling = -1
+            self._schedstat = -1
 
-    def __call__(self) -> Clocks:
+    def __call__(self) -> ClockReading:
         """What they show."""
-        waited_ns = int(os.pread(self._scheduling, 100, 0).split()[1]) if self._scheduling >= 0 else 0
-        return Clocks(time.perf_counter(), time.thread_time(), waited_ns / 1e9)
+        waited_ns = int(os.pread(self._schedstat, 100, 0).split()[1]) if self._schedstat >= 0 else 0
+        return ClockReading(time.perf_counter(), time.thread_time(), waited_ns / 1e9)
 
 
 class PauseMeter:
     """Looks how late the loop is."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clocks: Callable[[], Clocks] | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, read_clocks: Callable[[], ClockReading] | None = None) -> None:
         """Not started. Made on the loop's thread."""
         self._loop = loop
-        self._clocks = clocks or ThreadClocks()
+        self._read_clocks = read_clocks or ThreadClock()
         self._handle: asyncio.TimerHandle | None = None
-        self._seen = self._clocks()
+        self._last_reading = self._read_clocks()
         """When the call that is due next was asked for."""
-        self.forget()
+        self.reset()
 
     def start(self) -> None:
         """Measure from now on."""
-        self.forget()
-        self._seen = self._clocks()
-        self._handle = self._loop.call_later(EVERY_S, self._look)
+        self.reset()
+        self._last_reading = self._read_clocks()
+        self._handle = self._loop.call_later(PROBE_INTERVAL_S, self._probe)
 
     def stop(self) -> None:
         """Make no more calls."""
         if self._handle is not None:
             self._handle.cancel()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew: what was found belongs to a phase that is over."""
-        self._since_s = self._clocks().now
-        self._longest_s = self._longest_own_s = self._worked_s = 0.0
+        self._since_s = self._read_clocks().now_s
+        self._longest_s = self._longest_own_s = self._longest_own_cpu_s = 0.0
         self._long_count = self._long_own_count = 0
-        self._counts = [0] * (len(BOUNDS_MS) + 1)
-        self._kept: list[tuple[float, float, float, float]] = []
+        self._histogram = [0] * (len(HISTOGRAM_BOUNDS_MS) + 1)
+        self._long_pauses: list[tuple[float, float, float, float]] = []
 
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """What was found, for JSON.
 
         `pauses` are the long ones: from when to when on the monotonic clock, and how long the loop waited and worked.
         """
-        bounds = [f"<= {bound}" for bound in BOUNDS_MS] + [f"> {BOUNDS_MS[-1]}"]
+        bounds = [f"<= {bound}" for bound in HISTOGRAM_BOUNDS_MS] + [f"> {HISTOGRAM_BOUNDS_MS[-1]}"]
         return {
-            "measured_s": round(self._clocks().now - self._since_s, 3),
+            "measured_s": round(self._read_clocks().now_s - self._since_s, 3),
             "longest_ms": _ms(self._longest_s),
             "longest_own_ms": _ms(self._longest_own_s),
-            "worked_in_that_ms": _ms(self._worked_s),
-            f"over_{LONG_MS:.0f}_ms": self._long_count,
-            f"own_over_{LONG_MS:.0f}_ms": self._long_own_count,
-            "counts_by_ms": dict(zip(bounds, self._counts, strict=True)),
-            "pauses": [list(pause) for pause in self._kept],
+            "worked_in_that_ms": _ms(self._longest_own_cpu_s),
+            f"over_{LONG_PAUSE_MS:.0f}_ms": self._long_count,
+            f"own_over_{LONG_PAUSE_MS:.0f}_ms": self._long_own_count,
+            "counts_by_ms": dict(zip(bounds, self._histogram, strict=True)),
+            "pauses": [list(pause) for pause in self._long_pauses],
         }
 
-    def _look(self) -> None:
-        seen, clocks = self._seen, self._clocks()
-        late_s = max(0.0, clocks.now - seen.now - EVERY_S)
-        waited_s = clocks.waited - seen.waited
+    def _probe(self) -> None:
+        seen, clocks = self._last_reading, self._read_clocks()
+        late_s = max(0.0, clocks.now_s - seen.now_s - PROBE_INTERVAL_S)
+        waited_s = clocks.run_queue_s - seen.run_queue_s
         own_s = max(0.0, late_s - waited_s)
-        self._counts[bisect_left(BOUNDS_MS, 1000 * late_s)] += 1
-        self._long_count += 1000 * late_s > LONG_MS
-        self._long_own_count += 1000 * own_s > LONG_MS
+        self._histogram[bisect_left(HISTOGRAM_BOUNDS_MS, 1000 * late_s)] += 1
+        self._long_count += 1000 * late_s > LONG_PAUSE_MS
+        self._long_own_count += 1000 * own_s > LONG_PAUSE_MS
         self._longest_s = max(self._longest_s, late_s)
         if own_s > self._longest_own_s:
-            self._longest_own_s, self._worked_s = own_s, clocks.worked - seen.worked
-        if 1000 * late_s >= KEPT_MS and len(self._kept) < KEPT:
-            self._kept.append((clocks.now - late_s, clocks.now, waited_s, clocks.worked - seen.worked))
-        self._seen = clocks
-        self._handle = self._loop.call_later(EVERY_S, self._look)
+            self._longest_own_s, self._longest_own_cpu_s = own_s, clocks.cpu_s - seen.cpu_s
+        if 1000 * late_s >= MIN_KEPT_PAUSE_MS and len(self._long_pauses) < MAX_KEPT_PAUSES:
+            self._long_pauses.append((clocks.now_s - late_s, clocks.now_s, waited_s, clocks.cpu_s - seen.cpu_s))
+        self._last_reading = clocks
+        self._handle = self._loop.call_later(PROBE_INTERVAL_S, self._probe)
 
 
 def _ms(seconds: float) -> float:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-def is_private(transport: asyncio.BaseTransport) -> bool:
+def is_confidential(transport: asyncio.BaseTransport) -> bool:
     """Whether a connection has TLS, or does not leave this machine."""
     if transport.get_extra_info("sslcontext") is not None:
         return True

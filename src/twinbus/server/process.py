@@ -26,7 +26,7 @@ and by its thresholds alone Python looks for them after millions of other object
 the memory."""
 
 
-def tune() -> None:
+def tune_interpreter() -> None:
     """From now on, for as long as the process lives."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
@@ -36,12 +36,12 @@ def tune() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def set_apart() -> None:
+def freeze_objects() -> None:
     """Exclude what there is after the start from the search for cycles: it stays, and takes most of the time."""
     gc.collect()
     gc.freeze()
 
 
-def python() -> list[str]:
+def python_command() -> list[str]:
     """The interpreter, which finds what this one does: where that does not look in the folder it was started in, so."""
     return [sys.executable] if sys.path[0] == str(Path.cwd()) else [sys.executable, "-P"]

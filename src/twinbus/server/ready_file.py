@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from twinbus.server.keys import Key
 
-_REACHED_AS_LOCALHOST: Final = {"127.0.0.1", "::1", "0.0.0.0", "::"}  # noqa: S104  # compared with, not listened on
+_LOCALHOST_ADDRESSES: Final = {"127.0.0.1", "::1", "0.0.0.0", "::"}  # noqa: S104  # compared with, not listened on
 
 
 class ReadyFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class ReadyFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def connection_string(host: str, port: int, key: Key, *, is_emulator: bool) -> str:
     """For an SDK. Its messaging clients reach an emulator at any port without TLS; the others must not be told so."""
-    host = "localhost" if host in _REACHED_AS_LOCALHOST else host
+    host = "localhost" if host in _LOCALHOST_ADDRESSES else host
     endpoint = f"sb://[{host}]:{port}" if ":" in host else f"sb://{host}:{port}"
     text = f"Endpoint={endpoint};SharedAccessKeyName={key.name};SharedAccessKey={key.primary}"
     return text + ";UseDevelopmentEmulator=true" if is_emulator else text

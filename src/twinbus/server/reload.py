@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.model.authorization import RIGHTS
 from twinbus.server import entity_keys, identity, key_file
-from twinbus.server.identity import Identity
-from twinbus.server.key_file import KeyRefused
-from twinbus.server.key_socket import CONFIGURATION_FILE, Answer, Shown, shown
+from twinbus.server.identity import LiveSettings
+from twinbus.server.key_file import KeyChangeRefused
+from twinbus.server.key_socket import CONFIGURATION_FILE, KeyCommandReply, KeyView, make_key_view
 from twinbus.server.keys import Key, KeyRing, Right
 from twinbus.server.settings import ServeSettings, StartError
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.server.data_directory import DataDirectory
-    from twinbus.server.entity_keys import Manager
-    from twinbus.server.key_file import KeyRule, Order
+    from twinbus.server.entity_keys import EntityManager
+    from twinbus.server.key_file import KeyCommand, KeyRule
     from twinbus.server.ready_file import ReadyFile
 
 log: Final = logging.getLogger(__name__)
 
-RELOADED: Final = frozenset({"log_level", "tls_cert", "tls_key", "keys"})
+RELOADABLE_SETTINGS: Final = frozenset({"log_level", "tls_cert", "tls_key", "keys"})
 """Settings that a reload changes. All others are those of the start."""
 
 
-class Serving(Protocol):
+class ReloadableServer(Protocol):
     """A server that runs, in one process or several."""
 
-    async def apply(self, found: Identity) -> ReadyFile:
+    async def apply(self, changes: LiveSettings) -> ReadyFile:
         """Use these keys, this certificate and log level; when it returns, all processes do."""
 
     @property
-    def manager(self) -> Manager:
+    def administration(self) -> EntityManager:
         """Manages the entities."""
 
-    async def settle_keys(self) -> None:
+    async def wait_for_revocations(self) -> None:
         """Wait until every link has ended that changed keys do not allow any more."""
 
 
@@ -60,107 +60,111 @@ class Reloader:
     def __init__(
         self,
         settings: ServeSettings,
-        data: DataDirectory,
-        serving: Serving,
-        ready: ReadyFile,
-        reread: Callable[[], ServeSettings],
+        data_directory: DataDirectory,
+        server: ReloadableServer,
+        ready_file: ReadyFile,
+        reread_settings: Callable[[], ServeSettings],
     ) -> None:
         """`settings` are those of the start; `reread` returns what the command line and the file say now."""
         self._settings = settings
-        self._data = data
-        self._serving = serving
-        self._ready = ready
-        self._reread = reread
-        self._one_at_a_time = asyncio.Lock()
+        self._data_directory = data_directory
+        self._server = server
+        self._ready_file = ready_file
+        self._reread_settings = reread_settings
+        self._reload_lock = asyncio.Lock()
 
     async def reload(self) -> None:
         """Read the configuration again and use what can be changed; log why not, if it cannot be."""
-        async with self._one_at_a_time:
+        async with self._reload_lock:
             try:
-                settings, found = await asyncio.to_thread(self._read)
+                settings, found = await asyncio.to_thread(self._read_changes)
                 await self._apply(settings, found)
             except StartError as error:
                 log.error("nothing was reloaded, and the server goes on as before: %s", error)  # noqa: TRY400
             except Exception:
                 log.exception("nothing was reloaded, and the server goes on as before")
             else:
-                log.info("reloaded", extra={"keys": len(found.keys.all), "log_level": found.log_level})
+                log.info("reloaded", extra={"keys": len(found.keys.all_keys), "log_level": found.log_level})
 
-    async def handle(self, order: Order) -> Answer:
+    async def handle_command(self, command: KeyCommand) -> KeyCommandReply:
         """List the keys, or change one of them. KeyRefused; StartError becomes one."""
-        async with self._one_at_a_time:
-            if order.entity:
-                rules = await entity_keys.change(self._serving.manager, order, dt.datetime.now(dt.UTC))
-                await self._serving.settle_keys()
-                return self._answer(rules, order)
+        async with self._reload_lock:
+            if command.entity:
+                rules = await entity_keys.apply_command(self._server.administration, command, dt.datetime.now(dt.UTC))
+                await self._server.wait_for_revocations()
+                return self._make_reply(rules, command)
             try:
-                rules = await asyncio.to_thread(key_file.read, self._data.keys)
-                if order.do != "list":
-                    rules = await self._change(rules, order)
+                rules = await asyncio.to_thread(key_file.read_rules, self._data_directory.keys_file)
+                if command.do != "list":
+                    rules = await self._change_keys(rules, command)
             except StartError as error:
-                raise KeyRefused(str(error)) from error
-            return self._answer(rules, order)
+                raise KeyChangeRefused(str(error)) from error
+            return self._make_reply(rules, command)
 
-    async def _change(self, rules: Sequence[KeyRule], order: Order) -> tuple[KeyRule, ...]:
-        if any(key.name == order.name for key in self._settings.keys):
-            raise KeyRefused(
-                f"key {order.name!r} is one of the configuration file: change it there, and send SIGHUP to process "
+    async def _change_keys(self, rules: Sequence[KeyRule], command: KeyCommand) -> tuple[KeyRule, ...]:
+        if any(key.name == command.name for key in self._settings.keys):
+            raise KeyChangeRefused(
+                f"key {command.name!r} is one of the configuration file: change it there, and send SIGHUP to process "
                 f"{os.getpid()}"
             )
-        after = key_file.change(rules, order, dt.datetime.now(dt.UTC))
-        ring = identity.complete_keys(self._settings, KeyRing.of(after, self._data.keys))
-        await asyncio.to_thread(key_file.write, self._data.keys, after)
-        await self._apply(self._settings, Identity(ring))
-        log.info("keys changed", extra={"change": order.do, "key": order.name})
+        after = key_file.apply_command(rules, command, dt.datetime.now(dt.UTC))
+        ring = identity.add_configured_keys(self._settings, KeyRing.from_rules(after, self._data_directory.keys_file))
+        await asyncio.to_thread(key_file.write_rules, self._data_directory.keys_file, after)
+        await self._apply(self._settings, LiveSettings(ring))
+        log.info("keys changed", extra={"change": command.do, "key": command.name})
         return after
 
-    def _read(self) -> tuple[ServeSettings, Identity]:
-        wanted = self._reread()
+    def _read_changes(self) -> tuple[ServeSettings, LiveSettings]:
+        wanted = self._reread_settings()
         fixed = [
             field.name
             for field in fields(ServeSettings)
-            if field.name not in RELOADED and getattr(wanted, field.name) != getattr(self._settings, field.name)
+            if field.name not in RELOADABLE_SETTINGS
+            and getattr(wanted, field.name) != getattr(self._settings, field.name)
         ]
         if fixed:
-            log.warning("changed settings have no effect before a restart: %s", ", ".join(map(_key, fixed)))
-        settings = replace(self._settings, **{name: getattr(wanted, name) for name in RELOADED})
-        return settings, identity.reload(settings, self._data)
+            log.warning("changed settings have no effect before a restart: %s", ", ".join(map(_config_key, fixed)))
+        settings = replace(self._settings, **{name: getattr(wanted, name) for name in RELOADABLE_SETTINGS})
+        return settings, identity.read_live_settings(settings, self._data_directory)
 
-    async def _apply(self, settings: ServeSettings, found: Identity) -> None:
-        ready = await self._serving.apply(found)
+    async def _apply(self, settings: ServeSettings, changes: LiveSettings) -> None:
+        ready = await self._server.apply(changes)
         self._settings = settings
-        if ready == self._ready:
+        if ready == self._ready_file:
             return
-        self._ready = ready
+        self._ready_file = ready
         if settings.ready_file is not None:
             try:
                 await asyncio.to_thread(ready.write, settings.ready_file)
             except StartError as error:
                 log.error("the ready file is out of date: %s", error)  # noqa: TRY400
 
-    def _answer(self, rules: Sequence[KeyRule], order: Order) -> Answer:
-        own = [shown(rule, show=order.show, connect=self._connection_string(rule, order)) for rule in rules]
+    def _make_reply(self, rules: Sequence[KeyRule], command: KeyCommand) -> KeyCommandReply:
+        own = [
+            make_key_view(rule, include_secrets=command.show, connection_string=self._connection_string(rule, command))
+            for rule in rules
+        ]
         configured = (
             []
-            if order.entity
+            if command.entity
             else [
-                Shown(key.name, tuple(right for right in RIGHTS if Right(right) in key.rights), CONFIGURATION_FILE)
+                KeyView(key.name, tuple(right for right in RIGHTS if Right(right) in key.rights), CONFIGURATION_FILE)
                 for key in self._settings.keys
             ]
         )
-        return Answer((*own, *configured), os.getpid())
+        return KeyCommandReply((*own, *configured), os.getpid())
 
-    def _connection_string(self, rule: KeyRule, order: Order) -> str | None:
-        if not order.show:
+    def _connection_string(self, rule: KeyRule, command: KeyCommand) -> str | None:
+        if not command.show:
             return None
-        ports = {way: getattr(self._ready, f"{way}_port") for way in ("amqp", "amqps")}
-        text = identity.messaging(self._settings, ports, Key(rule.name, rule.primary))
-        return f"{text};EntityPath={order.entity}" if text is not None and order.entity else text
+        ports = {way: getattr(self._ready_file, f"{way}_port") for way in ("amqp", "amqps")}
+        text = identity.messaging_connection_string(self._settings, ports, Key(rule.name, rule.primary))
+        return f"{text};EntityPath={command.entity}" if text is not None and command.entity else text
 
 
-def _key(field: str) -> str:
+def _config_key(field: str) -> str:
     """Return the name that a setting has in the configuration file."""
-    from twinbus.server.config.toml import SETTINGS  # noqa: PLC0415  # reads filters, too: not before it is needed
+    from twinbus.server.config.toml import SETTING_READERS  # noqa: PLC0415  # reads filters, too: not before it is needed
 
-    names = {name: key for key, (name, _) in SETTINGS.items()}
+    names = {name: key for key, (name, _) in SETTING_READERS.items()}
     return names.get(field, "queues and topics" if field == "plan" else field)

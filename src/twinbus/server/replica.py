@@ -18,7 +18,7 @@ from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailab
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import TopicDescription
 from twinbus.server.changes import EntityCreated, EntityDeleted, EntityUpdated, RulePut
-from twinbus.server.entity_info import info_of, queue_info, subscription_info, topic_info
+from twinbus.server.entity_info import make_info, make_queue_info, make_subscription_info, make_topic_info
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from twinbus.model.info import EntityInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.rule import RuleDescription
     from twinbus.server.changes import Change
-    from twinbus.store.catalogue import DoomedRow, EntityRow
+    from twinbus.store.catalogue import CleanupRow, EntityRow
 
 log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
-MADE_AT_ONCE: Final = 100
+MAX_LOADED_PER_TURN: Final = 100
 """Entities, in one turn of the loop, when all are loaded."""
 
 
-class Replica:
+class CatalogueReplica:
     """A namespace, to those who look at it. The rest of an `Administration` is added by whoever changes it."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
@@ -52,37 +52,37 @@ class Replica:
         """All that there is, and what its fragments hold; a topic comes before its subscriptions."""
         loaded = []
         for row, rules in entities:
-            loaded.append(self._add(row, rules))
-            if not len(loaded) % MADE_AT_ONCE:
+            loaded.append(self._add_entity(row, rules))
+            if not len(loaded) % MAX_LOADED_PER_TURN:
                 await asyncio.sleep(0)  # of ten thousand that takes its time, and who waits is to hear that this lives
-        await asyncio.gather(*[_load(entity) for entity in loaded])
+        await asyncio.gather(*[_load_entity(entity) for entity in loaded])
         for entity in loaded:
-            entity.settled_down()
+            entity.resume()
 
     def apply(self, change: Change) -> None:
         """Do what was done in the catalogue."""
         if isinstance(change, EntityCreated):
-            self._add(change.row, change.rules)
+            self._add_entity(change.row, change.rules)
             log.info("%s created", change.row.kind, extra={"path": change.row.path, "stores": change.row.fragments})
         elif isinstance(change, EntityUpdated):
-            self._update(change.row)
+            self._update_entity(change.row)
         elif isinstance(change, EntityDeleted):
-            kind = kind_of(self._namespace.find(change.path))
+            kind = entity_kind(self._namespace.find(change.path))
             self._namespace.remove(change.path)
             log.info("%s deleted", kind, extra={"path": change.path})
         elif isinstance(change, RulePut):
-            self._subscription(change.subscription).put_rule(change.rule)
+            self._find_subscription(change.subscription).put_rule(change.rule)
         else:
-            self._subscription(change.subscription).remove_rule(change.name)
+            self._find_subscription(change.subscription).remove_rule(change.name)
 
-    def _add(self, row: EntityRow, rules: Iterable[RuleDescription]) -> Queue | Topic | Subscription:
-        entity = self._make(row)
+    def _add_entity(self, row: EntityRow, rules: Iterable[RuleDescription]) -> Queue | Topic | Subscription:
+        entity = self._create_entity(row)
         for rule in rules:
             assert isinstance(entity, Subscription)
             entity.put_rule(rule)
         return entity
 
-    def _make(self, row: EntityRow) -> Queue | Topic | Subscription:
+    def _create_entity(self, row: EntityRow) -> Queue | Topic | Subscription:
         times = {"created_ms": row.created_ms, "updated_ms": row.updated_ms}
         namespace, description, stores = self._namespace, row.description, row.fragments
         if isinstance(description, QueueDescription):
@@ -91,7 +91,7 @@ class Replica:
             return namespace.add_topic(row.id, row.path, description, stores, **times)
         return namespace.add_subscription(row.id, row.path, description, **times)
 
-    def _update(self, row: EntityRow) -> None:
+    def _update_entity(self, row: EntityRow) -> None:
         description = row.description
         if isinstance(description, QueueDescription):
             self._namespace.update_queue(row.path, description, updated_ms=row.updated_ms)
@@ -102,12 +102,14 @@ class Replica:
 
     # --- what is deleted ----------------------------------------------------------------------------------------------
 
-    async def bury(self, doomed: DoomedRow, stores: Iterable[int]) -> bool:
+    async def clean_up(self, deleted: CleanupRow, stores: Iterable[int]) -> bool:
         """Remove a deleted entity's records from these stores. Where one does not work now, the next start does it."""
         for store in stores:
             removed: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
             try:
-                self._namespace.bury(doomed.id, store, partial(_tell, removed), doomed.topic_id)
+                self._namespace.delete_entity_records(
+                    deleted.id, store, partial(_set_result, removed), deleted.topic_id
+                )
                 error = await removed
             except StoreUnavailable as unavailable:
                 error = unavailable
@@ -116,14 +118,14 @@ class Replica:
                 return False
         return True
 
-    def idle_times(self) -> dict[int, float]:
+    def idle_seconds(self) -> dict[int, float]:
         """For how many seconds nobody used each entity here that is to be deleted when nobody does, by their ids."""
         now_s, found = self._namespace.clock.monotonic_s(), {}
         for entity in self._namespace.entities.values():
             if entity.description.auto_delete_on_idle_ms >= FOREVER_MS or entity.is_in_use:
-                entity.used_s = now_s
+                entity.last_used_s = now_s
             if entity.description.auto_delete_on_idle_ms < FOREVER_MS:
-                found[entity.entity_id] = now_s - entity.used_s
+                found[entity.entity_id] = now_s - entity.last_used_s
         return found
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -135,45 +137,45 @@ class Replica:
         """The entity of that path."""
         entity = self._namespace.find(path)
         await self.refresh([entity])
-        return info_of(entity)
+        return make_info(entity)
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
         """Some queues, in the order of their paths."""
         queues = {key: one for key, one in self._namespace.entities.items() if isinstance(one, Queue)}
-        found = _listed(queues, prefix, skip, top)
+        found = _page(queues, prefix, skip, top)
         await self.refresh(found)
-        return [queue_info(one) for one in found]
+        return [make_queue_info(one) for one in found]
 
     async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
         """Some topics, in the order of their paths."""
         topics = {key: one for key, one in self._namespace.entities.items() if isinstance(one, Topic)}
-        found = _listed(topics, prefix, skip, top)
+        found = _page(topics, prefix, skip, top)
         await self.refresh(found)
-        return [topic_info(one) for one in found]
+        return [make_topic_info(one) for one in found]
 
     async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
         """Some subscriptions of a topic, in the order of their names."""
-        subscriptions: Mapping[str, Subscription] = self._topic(topic).subscriptions
-        found = _listed(subscriptions, prefix, skip, top)
+        subscriptions: Mapping[str, Subscription] = self._find_topic(topic).subscriptions
+        found = _page(subscriptions, prefix, skip, top)
         await self.refresh(found)
-        return [subscription_info(one) for one in found]
+        return [make_subscription_info(one) for one in found]
 
     async def get_rule(self, subscription: str, name: str) -> RuleDescription:
         """A rule."""
-        found = self._subscription(subscription)
-        rule = found.rules.get(paths.key_of(name))
+        found = self._find_subscription(subscription)
+        rule = found.rules.get(paths.canonical_key(name))
         if rule is None:
             raise EntityNotFound(f"{found.path}/Rules/{name}")
         return rule.description
 
     async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
         """Some rules, in the order of their making."""
-        rules = self._subscription(subscription).rules.values()
+        rules = self._find_subscription(subscription).rules.values()
         return [rule.description for rule in rules][skip : skip + top]
 
     def health(self) -> dict[str, object]:
         """Which stores work, and which of them take messages; `reason` says why one does not."""
-        stores = [journal.health() for journal in self._namespace.journals]
+        stores = [journal.health() for journal in self._namespace.stores]
         by_reason: dict[object, list[str]] = {}
         for store in stores:
             if "reason" in store:
@@ -185,31 +187,31 @@ class Replica:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _topic(self, path: str) -> Topic:
+    def _find_topic(self, path: str) -> Topic:
         topic = self._namespace.find(path)
         if not isinstance(topic, Topic):
             raise EntityNotFound(path)
         return topic
 
-    def _subscription(self, path: str) -> Subscription:
+    def _find_subscription(self, path: str) -> Subscription:
         subscription = self._namespace.find(path)
         if not isinstance(subscription, Subscription):
             raise EntityNotFound(path)
         return subscription
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
         """Do something beside all else: a store that hangs must not keep administrators waiting."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-def kind_of(entity: Queue | Topic | Subscription) -> str:
+def entity_kind(entity: Queue | Topic | Subscription) -> str:
     """Queue, topic or subscription."""
     return type(entity).__name__.lower()
 
 
-async def _load(entity: Queue | Topic | Subscription) -> None:
+async def _load_entity(entity: Queue | Topic | Subscription) -> None:
     loaded: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
     entity.load(loaded.set_result)
     error = await loaded
@@ -217,13 +219,13 @@ async def _load(entity: Queue | Topic | Subscription) -> None:
         raise error
 
 
-def _tell(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError | None) -> None:
+def _set_result(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError | None) -> None:
     """Whoever waited may have been cancelled: the server stops."""
     if not future.done():
         future.set_result(error)
 
 
-def _listed(found: Mapping[str, T], prefix: str, skip: int, top: int) -> list[T]:
+def _page(items: Mapping[str, T], prefix: str, skip: int, top: int) -> list[T]:
     """Some of those whose keys start so, in the order of their keys."""
-    start = paths.key_of(prefix)
-    return [found[key] for key in sorted(key for key in found if key.startswith(start))[skip : skip + top]]
+    start = paths.canonical_key(prefix)
+    return [items[key] for key in sorted(key for key in items if key.startswith(start))[skip : skip + top]]

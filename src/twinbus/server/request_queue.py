@@ -13,68 +13,72 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.socket_room import SocketRoom
+from twinbus.server.socket_room import SocketBackpressure
 
 if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.server.requests import RequestLink
-    from twinbus.server.socket_room import Soon
+    from twinbus.server.socket_room import CallSoon
 
-AT_ONCE: Final = 32
+MAX_REQUESTS_PER_TURN: Final = 32
 """Requests of one connection in one turn of the loop."""
-RUNNING_BYTES: Final = 2_097_152
+MAX_RUNNING_RESPONSE_BYTES: Final = 2_097_152
 """Answers that may be on their way to being sent, as large as they may become."""
 
 
 class RequestQueue:
     """The requests of one connection."""
 
-    def __init__(self, peer: Peer, soon: Soon) -> None:
+    def __init__(self, peer: Peer, call_soon: CallSoon) -> None:
         """Nothing was asked yet."""
-        self._socket = SocketRoom(peer, soon, self.go_on)
-        self._soon = soon
+        self._backpressure = SocketBackpressure(peer, call_soon, self.resume)
+        self._call_soon = call_soon
         self._waiting: deque[tuple[RequestLink, IncomingDelivery]] = deque()
-        self._running_bytes = 0
-        self._is_due = False
-        self._is_going_on = False
+        self._reserved_bytes = 0
+        self._is_resume_scheduled = False
+        self._is_running = False
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Requests that are not executed yet."""
         return len(self._waiting)
 
     def add(self, link: RequestLink, deliveries: list[IncomingDelivery]) -> None:
         """Requests have come."""
         self._waiting.extend((link, delivery) for delivery in deliveries)
-        self.go_on()
+        self.resume()
 
-    def begin(self, size: int) -> None:
+    def reserve(self, response_bytes: int) -> None:
         """A request is executed whose answer may have so many bytes."""
-        self._running_bytes += size
+        self._reserved_bytes += response_bytes
 
-    def end(self, size: int) -> None:
+    def release(self, response_bytes: int) -> None:
         """Its answer is queued, or will be long in coming."""
-        self._running_bytes -= size
-        self.go_on()
+        self._reserved_bytes -= response_bytes
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Execute requests, as far as their answers have room."""
-        if self._is_going_on or self._is_due:
+        if self._is_running or self._is_resume_scheduled:
             return
-        self._is_going_on = True
+        self._is_running = True
         try:
-            for _ in range(AT_ONCE):
-                if not self._waiting or self._running_bytes >= RUNNING_BYTES or not self._socket.is_there():
+            for _ in range(MAX_REQUESTS_PER_TURN):
+                if (
+                    not self._waiting
+                    or self._reserved_bytes >= MAX_RUNNING_RESPONSE_BYTES
+                    or not self._backpressure.has_room()
+                ):
                     return
                 link, delivery = self._waiting.popleft()
                 link.execute(delivery)
         finally:
-            self._is_going_on = False
+            self._is_running = False
         if self._waiting:
-            self._is_due = True
-            self._soon(self._take_next_turn)
+            self._is_resume_scheduled = True
+            self._call_soon(self._on_next_turn)
 
-    def _take_next_turn(self) -> None:
-        self._is_due = False
-        self.go_on()
+    def _on_next_turn(self) -> None:
+        self._is_resume_scheduled = False
+        self.resume()

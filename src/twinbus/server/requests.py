@@ -15,9 +15,9 @@ from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sender import Sender
 from twinbus.model.errors import InvalidArgument, InvalidOperation, MalformedMessage, ServerBusy, ServiceBusError
-from twinbus.server.answers import error_of
-from twinbus.server.sdk_decimals import readable
-from twinbus.server.silence import tell
+from twinbus.server.answers import to_amqp_error
+from twinbus.server.sdk_decimals import rewrite_decimals
+from twinbus.server.silence import send_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from twinbus.server.request_queue import RequestQueue
     from twinbus.server.transactions import Transactions
 
-    Reply: TypeAlias = Callable[["Response"], None]
+    OnReply: TypeAlias = Callable[["Response"], None]
 
-CREDIT = 100
+REQUEST_CREDIT = 100
 """Requests a client may have unanswered."""
-REQUEST_MAX_BYTES = 1_048_576
+MAX_REQUEST_BYTES = 1_048_576
 """A request holds messages, or more of them than can be taken: it is the node that says so, since some clients cannot
 use a link again on which one was rejected."""
-ANSWER_BYTES = 1_024
+DEFAULT_RESPONSE_BYTES = 1_024
 """What an answer has unless its node says otherwise, about."""
-WAITING_BYTES = 4_194_304
+MAX_WAITING_RESPONSE_BYTES = 4_194_304
 """Answers that may wait for a client to open its session's window."""
 
 
@@ -62,7 +62,7 @@ class Request:
         except DecodeError as error:
             raise MalformedMessage(f"the request is malformed: {error.description}") from None
 
-    def text(self, name: str) -> str:
+    def required_text(self, name: str) -> str:
         """A property that must be there, as text."""
         found = self.properties.get(name) if isinstance(self.properties, dict) else None
         if not isinstance(found, str):
@@ -82,21 +82,21 @@ class Response:
 class Node(Protocol):
     """What answers."""
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: Request, on_reply: OnReply) -> None:
         """Answer a request, now or later."""
 
-    def refuse(self, error: ServiceBusError) -> Response:
+    def error_response(self, error: ServiceBusError) -> Response:
         """The answer to a request that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class RequestLimits:
     """What a node takes as a request, and what it answers."""
 
-    max_bytes: int = REQUEST_MAX_BYTES
-    limits: Limits = DEFAULT_LIMITS
+    max_request_bytes: int = MAX_REQUEST_BYTES
+    decode_limits: Limits = DEFAULT_LIMITS
     """For what is decoded of a request."""
-    weigh: Callable[[Request], int] | None = None
+    estimate_response_bytes: Callable[[Request], int] | None = None
     """About how many bytes the answer to a request may have; `ANSWER_BYTES` where nothing is said."""
 
 
@@ -110,38 +110,38 @@ class RequestLink:
         node: Node,
         find_reply_link: FindReplyLink,
         clock: Clock,
-        queue: RequestQueue,
+        request_queue: RequestQueue,
         transactions: Transactions | None = None,
         *,
-        terms: Terms | None = None,
+        request_limits: RequestLimits | None = None,
     ) -> None:
         """Accept the link. `transactions` are those that a request may be part of; `queue` is the connection's."""
         self.link = link
-        self.sends = False
+        self.is_sender = False
         self.path = path
-        self.used_s = clock.monotonic_s()
+        self.last_used_s = clock.monotonic_s()
         self.node = node
         self._find_reply_link = find_reply_link
         self._clock = clock
         self._transactions = transactions
-        self._queue = queue
-        self._open = 0
-        self._terms = terms or Terms()
+        self._request_queue = request_queue
+        self._pending_count = 0
+        self._request_limits = request_limits or RequestLimits()
         self.rewrites_decimals = False
         """Write decimals in messages as the Azure SDK for Python reads them."""
-        self._last_reply: tuple[str | None, Sender | None] = None, None
-        link.accept(max_message_size=self._terms.max_bytes)
-        link.keep_credit(CREDIT)
+        self._last_reply_link: tuple[str | None, Sender | None] = None, None
+        link.accept(max_message_size=self._request_limits.max_request_bytes)
+        link.keep_credit(REQUEST_CREDIT)
 
     @property
     def is_busy(self) -> bool:
         """It costs nothing while nobody asks, and clients do not expect to lose it."""
         return True
 
-    def receive(self, deliveries: list[IncomingDelivery]) -> None:
+    def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
         """Requests that came in one read."""
-        self.used_s = self._clock.monotonic_s()
-        self._queue.add(self, deliveries)
+        self.last_used_s = self._clock.monotonic_s()
+        self._request_queue.add(self, deliveries)
 
     def execute(self, delivery: IncomingDelivery) -> None:
         """Settle a request, and do what it asks. Nothing is done for a client that has detached meanwhile."""
@@ -151,52 +151,52 @@ class RequestLink:
         answer: Composite = ACCEPTED
         try:
             if delivery.state is not None:
-                transaction, answer = self._join(delivery)
-            request = Request(Message(delivery.payload, self._terms.limits), transaction)
+                transaction, answer = self._join_transaction(delivery)
+            request = Request(Message(delivery.payload, self._request_limits.decode_limits), transaction)
         except (DecodeError, ServiceBusError) as fault:
             error = fault if isinstance(fault, ServiceBusError) else MalformedMessage(f"no request: {fault}")
-            _fail(transaction, error)
-            self.link.settle([delivery], Rejected(error=error_of(error)))
+            _fail_transaction(transaction, error)
+            self.link.settle([delivery], Rejected(error=to_amqp_error(error)))
             return
         self.link.settle([delivery], answer)
-        self._answer(request)
+        self._handle(request)
 
-    def _join(self, delivery: IncomingDelivery) -> tuple[Transaction, TransactionalState]:
+    def _join_transaction(self, delivery: IncomingDelivery) -> tuple[Transaction, TransactionalState]:
         if self._transactions is None:
             raise InvalidOperation("a request to this node cannot be part of a transaction")
         return self._transactions.join(delivery.state, len(delivery.payload))
 
-    def entity_gone(self, error: ServiceBusError) -> None:
+    def force_detach(self, error: ServiceBusError) -> None:
         """What it is for was deleted."""
-        self.link.detach(error=error_of(error))
+        self.link.detach(error=to_amqp_error(error))
 
-    def _reply_link(self, reply_to: str | None) -> Sender | None:
+    def _reply_link_for(self, reply_to: str | None) -> Sender | None:
         """Where the answer goes: mostly where the one before it went."""
-        asked, found = self._last_reply
+        asked, found = self._last_reply_link
         if found is None or asked != reply_to or not found.is_attached:
             found = self._find_reply_link(self.link, reply_to)
-            self._last_reply = reply_to, found
+            self._last_reply_link = reply_to, found
         return found
 
-    def _answer(self, request: Request) -> None:
-        weigh = self._terms.weigh
-        weight = weigh(request) if weigh is not None else ANSWER_BYTES
+    def _handle(self, request: Request) -> None:
+        weigh = self._request_limits.estimate_response_bytes
+        weight = weigh(request) if weigh is not None else DEFAULT_RESPONSE_BYTES
 
         def lighten() -> None:
             nonlocal weight
             lighter, weight = weight, 0
-            self._queue.end(lighter)
+            self._request_queue.release(lighter)
 
         def reply(response: Response) -> None:
-            self._open -= 1
+            self._pending_count -= 1
             send(response)
             lighten()
 
         def send(response: Response) -> None:
-            link = self._reply_link(request.reply_to)
-            if link is not None and link.session.outbox.waiting_bytes > WAITING_BYTES:
+            link = self._reply_link_for(request.reply_to)
+            if link is not None and link.session.send_queue.waiting_bytes > MAX_WAITING_RESPONSE_BYTES:
                 text = "the answers are not taken: grant a window in the session, and attach again"
-                link.detach(error=error_of(ServerBusy(text)))
+                link.detach(error=to_amqp_error(ServerBusy(text)))
             elif link is not None and link.is_attached:
                 properties = Properties(correlation_id=request.message_id)
                 if self.rewrites_decimals:
@@ -206,16 +206,16 @@ class RequestLink:
                     build(properties=properties, application_properties=response.properties, body=body), settled=True
                 )
 
-        self._open += 1
-        self._queue.begin(weight)
+        self._pending_count += 1
+        self._request_queue.reserve(weight)
         try:
-            if self._open > CREDIT:
-                raise ServerBusy(f"{CREDIT} requests wait for their answers: ask again when some have come")
+            if self._pending_count > REQUEST_CREDIT:
+                raise ServerBusy(f"{REQUEST_CREDIT} requests wait for their answers: ask again when some have come")
             self.node.handle(request, reply)
         except ServiceBusError as error:
-            _fail(request.transaction, error)
-            refusal = self.node.refuse(error)
-            tell(self, error, lambda: reply(refusal))
+            _fail_transaction(request.transaction, error)
+            refusal = self.node.error_response(error)
+            send_error(self, error, lambda: reply(refusal))
             lighten()  # of an entity that is silent the answer comes much later, and is small
 
 
@@ -223,7 +223,7 @@ def _rewrite_decimals(body: object) -> None:
     """In the messages of an answer."""
     messages = body.get("messages") if isinstance(body, dict) else None
     for item in messages if isinstance(messages, list) else ():
-        item["message"] = readable(item["message"])
+        item["message"] = rewrite_decimals(item["message"])
 
 
 class ReplyLink:
@@ -233,7 +233,7 @@ class ReplyLink:
         """Accept the link."""
         self.link = link
         self.path = path
-        self.used_s = clock.monotonic_s()
+        self.last_used_s = clock.monotonic_s()
         link.accept()
         link.ignores_credit = True
 
@@ -243,7 +243,7 @@ class ReplyLink:
         return True
 
 
-def _fail(transaction: Transaction | None, error: ServiceBusError) -> None:
+def _fail_transaction(transaction: Transaction | None, error: ServiceBusError) -> None:
     if transaction is not None:
         transaction.fail(error)
 
@@ -259,11 +259,11 @@ def find_reply_link(request_link: Receiver, reply_to: str | None) -> Sender | No
     for link in request_link.session.links.values():
         if not isinstance(link, Sender) or not isinstance(link.context, ReplyLink) or link.context.path != asked.path:
             continue
-        if reply_to is None or reply_to in (link.name, _target(link)):
+        if reply_to is None or reply_to in (link.name, _target_address(link)):
             return link
     return None
 
 
-def _target(link: Link) -> object:
+def _target_address(link: Link) -> object:
     target = link.remote_attach.target if link.remote_attach is not None else None
     return getattr(target, "address", None)

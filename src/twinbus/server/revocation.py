@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.server.keys import Key
-    from twinbus.server.socket_room import Soon
+    from twinbus.server.socket_room import CallSoon
 
 log: Final = logging.getLogger(__name__)
 
-AT_ONCE: Final = 50
+MAX_CHECKS_PER_TURN: Final = 50
 """Connections that are checked in one turn of the loop: thousands may use the same key."""
 
 
@@ -33,56 +33,56 @@ class KeyUser(Protocol):
 class Revocations:
     """The users of all keys, in one process."""
 
-    def __init__(self, soon: Soon) -> None:
+    def __init__(self, call_soon: CallSoon) -> None:
         """`soon` makes a call in the next turn of the loop."""
-        self._soon = soon
-        self._users: dict[tuple[str, str], dict[KeyUser, None]] = {}
+        self._call_soon = call_soon
+        self._users_by_key: dict[tuple[str, str], dict[KeyUser, None]] = {}
         """By the entity ("" is the namespace) and the name of a key."""
-        self._keys: dict[KeyUser, set[tuple[str, str]]] = {}
-        self._due: dict[KeyUser, None] = {}
+        self._keys_by_user: dict[KeyUser, set[tuple[str, str]]] = {}
+        self._pending: dict[KeyUser, None] = {}
         """Those to be checked, in the order of the changes."""
-        self._waiting: list[Callable[[], None]] = []
+        self._done_callbacks: list[Callable[[], None]] = []
 
-    def watch(self, user: KeyUser, key: Key) -> None:
+    def add_user(self, user: KeyUser, key: Key) -> None:
         """A connection uses a key."""
-        self._users.setdefault((key.owner, key.name), {})[user] = None
-        self._keys.setdefault(user, set()).add((key.owner, key.name))
+        self._users_by_key.setdefault((key.owner, key.name), {})[user] = None
+        self._keys_by_user.setdefault(user, set()).add((key.owner, key.name))
 
-    def forget(self, user: KeyUser) -> None:
+    def remove_user(self, user: KeyUser) -> None:
         """A connection is over."""
-        self._due.pop(user, None)
-        for key in self._keys.pop(user, ()):
-            users = self._users[key]
+        self._pending.pop(user, None)
+        for key in self._keys_by_user.pop(user, ()):
+            users = self._users_by_key[key]
             del users[user]
             if not users:
-                del self._users[key]
+                del self._users_by_key[key]
 
     def revoke(self, key: Key) -> None:
         """A key has lost a secret or a right, or is gone: check all who use it."""
-        is_working = bool(self._due)
-        self._due.update(self._users.get((key.owner, key.name), {}))
-        if self._due and not is_working:
-            self._soon(self._work)
+        is_working = bool(self._pending)
+        self._pending.update(self._users_by_key.get((key.owner, key.name), {}))
+        if self._pending and not is_working:
+            self._call_soon(self._check_some)
 
-    def when_done(self, call: Callable[[], None]) -> None:
+    def call_when_done(self, callback: Callable[[], None]) -> None:
         """Make a call once all connections are checked whose keys have changed so far."""
-        if self._due:
-            self._waiting.append(call)
+        if self._pending:
+            self._done_callbacks.append(callback)
         else:
-            call()
+            callback()
 
-    def _work(self) -> None:
-        users = list(islice(self._due, AT_ONCE))
+    def _check_some(self) -> None:
+        users = list(islice(self._pending, MAX_CHECKS_PER_TURN))
         for user in users:
-            del self._due[user]
-        if self._due:
-            self._soon(self._work)
+            del self._pending[user]
+        if self._pending:
+            self._call_soon(self._check_some)
         for user in users:
             try:
                 user.check_access()
             except Exception:  # a fault of one connection must not spare the others
                 log.exception("a connection could not be checked after a change of its key")
-        if not self._due:
-            waiting, self._waiting = self._waiting, []
+        if not self._pending:
+            waiting, self._done_callbacks = self._done_callbacks, []
             for call in waiting:
                 call()

@@ -13,37 +13,39 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.server import disk
 from twinbus.store.rocks import RocksStore
-from twinbus.store.tuning import DEFAULT, Tuning
+from twinbus.store.tuning import DEFAULT_TUNING, RocksTuning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from twinbus.store.protocol import Answer, Store
+    from twinbus.store.protocol import OnResult, Store
 
-LOOK_S: Final = 1.0
-QUICK_SYNC_S: Final = 0.25
+CHECK_INTERVAL_S: Final = 1.0
+MAX_SYNC_S: Final = 0.25
 """A store is opened again when its disk syncs within this: RocksDB syncs several times while it opens a database, and
 holds the GIL meanwhile, so that nothing else would go on."""
 
 
-class RocksDisks:
+class RocksStoreBackend:
     """Some directories, each for one store."""
 
-    def __init__(self, directories: Sequence[Path], *, sync: bool, table_files: int = DEFAULT.table_files) -> None:
+    def __init__(
+        self, directories: Sequence[Path], *, sync: bool, table_files: int = DEFAULT_TUNING.table_files
+    ) -> None:
         """Without `sync` accepted messages can be lost. `table_files` is per store. Made on the running loop."""
         self.directories = directories
-        self.look_s = LOOK_S
-        self._tuning = Tuning(sync=sync, table_files=table_files)
+        self.check_interval_s = CHECK_INTERVAL_S
+        self._tuning = RocksTuning(sync=sync, table_files=table_files)
         self._loop = asyncio.get_running_loop()
 
-    def open(self, number: int, done: Answer[Store]) -> None:
+    def open(self, store_number: int, on_done: OnResult[Store]) -> None:
         """Open a store, on a thread of its own."""
         RocksStore.open(
-            self.directories[number],
-            name=str(number),
-            post=self._loop.call_soon_threadsafe,
-            done=done,
+            self.directories[store_number],
+            name=str(store_number),
+            post_call=self._loop.call_soon_threadsafe,
+            on_result=on_done,
             tuning=self._tuning,
         )
 
@@ -51,9 +53,9 @@ class RocksDisks:
         """What can still be written there."""
         return disk.free_bytes(directory)
 
-    async def why_not(self, number: int) -> str | None:
+    async def find_disk_problem(self, store_number: int) -> str | None:
         """Why a store should not be opened again now. On a thread that the end of the process does not wait for."""
-        directory = self.directories[number]
+        directory = self.directories[store_number]
         answer: asyncio.Future[str | None] = self._loop.create_future()
 
         def tell(reason: str | None) -> None:
@@ -61,7 +63,7 @@ class RocksDisks:
                 answer.set_result(reason)
 
         def look() -> None:
-            reason = _why_not(directory)
+            reason = _disk_problem(directory)
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(tell, reason)
 
@@ -69,10 +71,10 @@ class RocksDisks:
         return await answer
 
 
-def _why_not(directory: Path) -> str | None:
+def _disk_problem(directory: Path) -> str | None:
     """What is wrong with a store's disk; nothing if it syncs quickly."""
     try:
-        took_s = disk.sync_time_s(directory)
+        took_s = disk.measure_sync_s(directory)
     except OSError as error:
         return f"its disk does not work: {error.strerror}"
-    return f"its disk took {took_s:.1f} s for a sync" if took_s > QUICK_SYNC_S else None
+    return f"its disk took {took_s:.1f} s for a sync" if took_s > MAX_SYNC_S else None

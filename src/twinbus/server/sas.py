@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twinbus.server.keys import Right
 
-TOKEN_MAX_CHARACTERS: Final = 8_192
+MAX_TOKEN_CHARACTERS: Final = 8_192
 _SCHEME: Final = re.compile(r"SharedAccessSignature +", re.IGNORECASE)
 _EXPIRY: Final = re.compile(r"[0-9]{1,12}")
 _PARAMETERS: Final = ("sr", "sig", "se", "skn")
@@ -38,11 +38,11 @@ _DECOY: Final = Key("", new_secret())
 class LoginFailed(Unauthorized):
     """A key or token that is wrong, malformed or expired."""
 
-    def __init__(self, text: str, reason: str, names: Sequence[str] = ()) -> None:
+    def __init__(self, text: str, reason: str, key_names: Sequence[str] = ()) -> None:
         """`reason` is for the log; `names` are what the name of the key can be, and no key may have any of them."""
         super().__init__(text)
         self.reason = reason
-        self.names = names
+        self.key_names = key_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +60,24 @@ class Token:
     @classmethod
     def parse(cls, text: str) -> Token:
         """Read a token; Unauthorized says what is wrong with its form."""
-        if len(text) > TOKEN_MAX_CHARACTERS:
-            raise _malformed(f"the token has {len(text)} characters; it can have {TOKEN_MAX_CHARACTERS}")
+        if len(text) > MAX_TOKEN_CHARACTERS:
+            raise _malformed_error(f"the token has {len(text)} characters; it can have {MAX_TOKEN_CHARACTERS}")
         scheme = _SCHEME.match(text)
         if scheme is None or not text.isascii():
-            raise _malformed("the token is no shared access signature: it starts with 'SharedAccessSignature sr='")
+            raise _malformed_error(
+                "the token is no shared access signature: it starts with 'SharedAccessSignature sr='"
+            )
         found: dict[str, str] = {}
         for parameter in text[scheme.end() :].strip().split("&"):
             name, _, value = parameter.partition("=")
             if name in found:
-                raise _malformed(f"the token has {name!r:.20} twice")
+                raise _malformed_error(f"the token has {name!r:.20} twice")
             found[name] = value
         for name in _PARAMETERS:
             if not found.get(name):
-                raise _malformed(f"the token has no {name!r}")
+                raise _malformed_error(f"the token has no {name!r}")
         if not _EXPIRY.fullmatch(found["se"]):
-            raise _malformed("the token's 'se' is not a number of seconds since 1970")
+            raise _malformed_error("the token's 'se' is not a number of seconds since 1970")
         return cls(found["sr"], unquote(found["sig"]), found["se"], found["skn"])
 
     @property
@@ -92,7 +94,7 @@ class Token:
         """The one of the key's secrets that this token was made with; None if it was not made with the key."""
         given = self.signature.encode()
         secrets = (key.primary, key.secondary or key.primary)  # two comparisons for every key: see _DECOY
-        for secret in (*secrets, key.shared) if key.shared is not None else secrets:
+        for secret in (*secrets, key.emulator_secret) if key.emulator_secret is not None else secrets:
             if hmac.compare_digest(given, sign(self.resource, self.expiry, secret).encode()):
                 return secret
         return None
@@ -127,25 +129,27 @@ class Grant:
 
     def allows(self, right: Right, entity_path: str) -> bool:
         """This right, on this entity and all below it: its sub-queues, its subscriptions, its `$management`."""
-        return right in self.key.rights and self.reaches_path(entity_path)
+        return right in self.key.rights and self.covers_path(entity_path)
 
-    def reaches_path(self, entity_path: str) -> bool:
+    def covers_path(self, entity_path: str) -> bool:
         """It is about this entity, or all."""
-        return self.reaches(path.key_of(path.relative(entity_path)))
+        return self.covers(path.canonical_key(path.relative_path(entity_path)))
 
-    def reaches(self, wanted: str) -> bool:
+    def covers(self, requested: str) -> bool:
         """It is about this path: in its scope, and, for a key of an entity, that entity's; `a` does not own `a/b`."""
-        return covers(self.scope, wanted) and (not self.key.owner or path.owner_of(wanted) == self.key.owner)
+        return scope_covers(self.scope, requested) and (
+            not self.key.owner or path.parent_entity(requested) == self.key.owner
+        )
 
 
-class Keys(Protocol):
+class KeySource(Protocol):
     """Where keys are found."""
 
-    def named(self, name: str, scope: str) -> Sequence[Key]:
+    def find_named(self, name: str, scope: str) -> Sequence[Key]:
         """The keys of that name that can be good for `scope`."""
 
 
-def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str = "") -> Grant:
+def verify(token_text: str, audience: str, keys: KeySource, wall_s: float, host: str = "") -> Grant:
     """What a token grants to who asks for `audience`: the address of an entity, or of a request.
 
     A token for the bare `host`, as the caller calls it, is one for the namespace: the SDK for JavaScript writes such.
@@ -155,13 +159,13 @@ def verify(token_text: str, audience: str, keys: Keys, wall_s: float, host: str 
     token = Token.parse(token_text)
     scope = "" if ":" in token.scope and token.scope == host.lower() else token.scope
     wanted = scope_of(audience)
-    grant = _verified(token, keys, scope, wall_s)
-    if not grant.reaches(wanted):
-        raise _of_another(scope, wanted)
+    grant = _verify_signature(token, keys, scope, wall_s)
+    if not grant.covers(wanted):
+        raise _wrong_scope_error(scope, wanted)
     return grant
 
 
-def verify_request(token_text: str, entity: str, address: str, keys: Keys, wall_s: float) -> Grant:
+def verify_request(token_text: str, entity: str, address: str, keys: KeySource, wall_s: float) -> Grant:
     """Return what a token grants on `entity` to an HTTP request for `address`, which is the entity's or below it.
 
     As in Service Bus, the token may be for any prefix of the address, by whole segments: the namespace, the entity, or
@@ -169,20 +173,20 @@ def verify_request(token_text: str, entity: str, address: str, keys: Keys, wall_
     link: the grant is for the entity, so the caller must not use it for anything but this request.
     """
     token = Token.parse(token_text)
-    scope, of_entity = token.scope, path.key_of(path.relative(entity))
+    scope, of_entity = token.scope, path.canonical_key(path.relative_path(entity))
     # The address is decoded already. What is behind the entity is not decoded again: an id may have a % of its own.
-    wanted = of_entity + path.key_of(address.removeprefix(entity))
-    is_below = scope != of_entity and covers(of_entity, scope) and covers(scope, wanted)
-    grant = _verified(token, keys, of_entity if is_below else scope, wall_s)
-    if not grant.reaches(of_entity):
-        raise _of_another(scope, wanted)
+    wanted = of_entity + path.canonical_key(address.removeprefix(entity))
+    is_below = scope != of_entity and scope_covers(of_entity, scope) and scope_covers(scope, wanted)
+    grant = _verify_signature(token, keys, of_entity if is_below else scope, wall_s)
+    if not grant.covers(of_entity):
+        raise _wrong_scope_error(scope, wanted)
     return grant
 
 
-def _verified(token: Token, keys: Keys, scope: str, wall_s: float) -> Grant:
+def _verify_signature(token: Token, keys: KeySource, scope: str, wall_s: float) -> Grant:
     """Check a token's signature, with the keys that can be good for `scope`, and its expiry."""
     names = list(token.key_names())
-    found = [key for name in names for key in keys.named(name, scope)] or [_DECOY]
+    found = [key for name in names for key in keys.find_named(name, scope)] or [_DECOY]
     signed = next(((key, secret) for key in found if (secret := token.signing_secret(key))), None)
     if signed is None:
         raise LoginFailed(
@@ -192,33 +196,33 @@ def _verified(token: Token, keys: Keys, scope: str, wall_s: float) -> Grant:
             names,
         )
     if token.expires_s <= wall_s:
-        text = f"the token has expired at {_instant(token.expires_s)}; now is {_instant(wall_s)}"
+        text = f"the token has expired at {_iso_time(token.expires_s)}; now is {_iso_time(wall_s)}"
         raise LoginFailed(text, "expired token", names)
     return Grant(*signed, scope, token.expires_s)
 
 
-def _of_another(scope: str, wanted: str) -> Unauthorized:
-    return Unauthorized(f"the token is for {scope!r:.300}, not for {wanted!r:.300}")
+def _wrong_scope_error(scope: str, requested: str) -> Unauthorized:
+    return Unauthorized(f"the token is for {scope!r:.300}, not for {requested!r:.300}")
 
 
-def show(token_text: str, keys: Keys, wall_s: float) -> Grant:
+def verify_own_scope(token_text: str, keys: KeySource, wall_s: float) -> Grant:
     """What a token grants on what it is for, whatever that is. Unauthorized."""
     return verify(token_text, unquote_plus(Token.parse(token_text).resource), keys, wall_s)
 
 
 def scope_of(uri: str) -> str:
     """The path in a URI that a token is for, to compare with others. Clients sign a request's URL with its query."""
-    return path.key_of(path.relative(re.split(r"[?#]", uri, maxsplit=1)[0]))
+    return path.canonical_key(path.relative_path(re.split(r"[?#]", uri, maxsplit=1)[0]))
 
 
-def covers(scope: str, wanted: str) -> bool:
+def scope_covers(scope: str, requested: str) -> bool:
     """`wanted` is `scope` or below it, by whole segments: a token for `orders` is none for `orders2`."""
-    return not scope or wanted == scope or wanted.startswith(f"{scope}/")
+    return not scope or requested == scope or requested.startswith(f"{scope}/")
 
 
-def _malformed(text: str) -> LoginFailed:
+def _malformed_error(text: str) -> LoginFailed:
     return LoginFailed(text, "malformed token")
 
 
-def _instant(seconds: float) -> str:
+def _iso_time(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

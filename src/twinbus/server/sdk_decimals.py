@@ -29,53 +29,63 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES: Final = 100
 """Properties and annotations of a message that is looked through."""
-_PRODUCT: Final = "azsdk-python-servicebus"
+_SDK_PRODUCT: Final = "azsdk-python-servicebus"
 _DECIMAL128: Final = 0x94
 _BIAS: Final = decimals.DECIMAL128.bias
-_LARGEST_EXPONENT: Final = 6111
+_MAX_EXPONENT: Final = 6111
 _SPECIAL: Final = 0x60
 """Bits of the first byte that are set in an infinity, and in what is no number: the SDK reads those."""
-_LOST_BITS: Final = 0x180
+_UNSUPPORTED_EXPONENT_BITS: Final = 0x180
 """Bits of an exponent for which the SDK's layout has no place."""
-_LARGEST_WORD: Final = 2**32 - 1
-_FEWEST_DIGITS: Final = 8
-_MOST_DIGITS: Final = 10
-_LONGEST: Final = 3 * _MOST_DIGITS
-_SHIFTS: Final = sorted(range(-_LONGEST, _LONGEST), key=abs)
-_MAPS: Final = (Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
+_MAX_WORD: Final = 2**32 - 1
+_MIN_WORD_DIGITS: Final = 8
+_MAX_WORD_DIGITS: Final = 10
+_MAX_DIGITS: Final = 3 * _MAX_WORD_DIGITS
+_ZERO_SHIFTS: Final = sorted(range(-_MAX_DIGITS, _MAX_DIGITS), key=abs)
+_MAP_SECTIONS: Final = (Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS, Section.APPLICATION_PROPERTIES)
 _MAP32: Final = 0xD1
 
 
-def needs_them(properties: Mapping[str, object] | None) -> bool:
+def is_python_sdk(properties: Mapping[str, object] | None) -> bool:
     """Whether a connection, by the properties of its open, is one of the SDK for Python."""
-    return str((properties or {}).get("product", "")).startswith(_PRODUCT)
+    return str((properties or {}).get("product", "")).startswith(_SDK_PRODUCT)
 
 
-def readable(payload: bytes) -> bytes:
+def rewrite_decimals(payload: bytes) -> bytes:
     """A message with each decimal in its properties and annotations as the SDK can read it."""
     if _DECIMAL128 not in payload:
         return payload
     try:
         message = Message(payload)
-        if sum([message.entry_count(section) for section in _MAPS]) > MAX_ENTRIES:
+        if sum([message.entry_count(section) for section in _MAP_SECTIONS]) > MAX_ENTRIES:
             return payload
-        found = {section: _rewritten(message, section) for section in _MAPS}
+        found = {section: _rewrite_section(message, section) for section in _MAP_SECTIONS}
     except DecodeError:  # its receiver may think otherwise
         return payload
     if not any(found.values()):
         return payload
     body = message.body_section
-    order = (Section.HEADER, *_MAPS[:2], Section.PROPERTIES, Section.APPLICATION_PROPERTIES, body, Section.FOOTER)
+    order = (
+        Section.HEADER,
+        *_MAP_SECTIONS[:2],
+        Section.PROPERTIES,
+        Section.APPLICATION_PROPERTIES,
+        body,
+        Section.FOOTER,
+    )
     return b"".join([found.get(one) or message.raw(one) for one in order if one is not None])
 
 
-def _rewritten(message: Message, section: Section) -> bytes:
+def _rewrite_section(message: Message, section: Section) -> bytes:
     """A section that has a decimal to rewrite; nothing of any other."""
     pairs, is_new = [], False
     for _, value_at, raw in message.entries(section):
         pair = raw
-        if raw[value_at] == _DECIMAL128 and not _is_readable(raw[value_at + 1 :]):
-            pair, is_new = raw[:value_at] + _encode(decimals.unpack(raw[value_at + 1 :], decimals.DECIMAL128)), True
+        if raw[value_at] == _DECIMAL128 and not _sdk_can_read(raw[value_at + 1 :]):
+            pair, is_new = (
+                raw[:value_at] + _encode_for_sdk(decimals.unpack(raw[value_at + 1 :], decimals.DECIMAL128)),
+                True,
+            )
         pairs.append(pair)
     if not is_new:
         return b""
@@ -84,51 +94,53 @@ def _rewritten(message: Message, section: Section) -> bytes:
     return head + (2 * len(pairs)).to_bytes(4, "big") + content
 
 
-def _is_readable(data: bytes) -> bool:
+def _sdk_can_read(data: bytes) -> bool:
     if data[0] & _SPECIAL == _SPECIAL:
         return True
-    return (((data[0] & 0x7F) << 9) | data[1] >> 1) - _BIAS <= _LARGEST_EXPONENT
+    return (((data[0] & 0x7F) << 9) | data[1] >> 1) - _BIAS <= _MAX_EXPONENT
 
 
-def _encode(number: Decimal) -> bytes:
-    packed = pack(number)
+def _encode_for_sdk(value: Decimal) -> bytes:
+    packed = pack_for_sdk(value)
     if packed is not None:
         return bytes((_DECIMAL128,)) + packed
     out = bytearray()
-    write(out, str(number))
+    write(out, str(value))
     return bytes(out)
 
 
-def pack(number: Decimal) -> bytes | None:
+def pack_for_sdk(value: Decimal) -> bytes | None:
     """A number in the layout that the SDK reads; None if it has none there."""
-    sign, digits, exponent = number.as_tuple()
+    sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).lstrip("0")
-    spare = len(text) - len(text.rstrip("0")) if text else _LONGEST
-    room = _LONGEST - len(text)
-    for zeros in _SHIFTS:  # the same number with more or fewer zeros at its end
+    spare = len(text) - len(text.rstrip("0")) if text else _MAX_DIGITS
+    room = _MAX_DIGITS - len(text)
+    for zeros in _ZERO_SHIFTS:  # the same number with more or fewer zeros at its end
         biased = exponent - zeros + _BIAS
-        if biased < 0 or biased & _LOST_BITS or not -spare <= zeros <= room:
+        if biased < 0 or biased & _UNSUPPORTED_EXPONENT_BITS or not -spare <= zeros <= room:
             continue
-        words = words_of(text[:zeros] if zeros < 0 else text + "0" * zeros if text else "")
+        words = split_into_words(text[:zeros] if zeros < 0 else text + "0" * zeros if text else "")
         if words is not None:
             head = bytes((sign << 7 | biased >> 9, (biased & 0x7F) << 1, 0, 0))
             return head + b"".join([word.to_bytes(4, "big") for word in words])
     return None
 
 
-def words_of(text: str) -> list[int] | None:
+def split_into_words(digits: str) -> list[int] | None:
     """Three numbers that the SDK joins to these digits: it writes each with eight digits at least."""
     found: list[int] = []
     for _ in range(2):
-        size = next((size for size in range(_MOST_DIGITS, _FEWEST_DIGITS, -1) if _fits(text[-size:], size)), 0)
-        size = size or _FEWEST_DIGITS
-        found.insert(0, int(text[-size:] or "0"))
-        text = text[:-size]
-    if len(text) > _MOST_DIGITS or int(text or "0") > _LARGEST_WORD:
+        size = next(
+            (size for size in range(_MAX_WORD_DIGITS, _MIN_WORD_DIGITS, -1) if _fits_in_word(digits[-size:], size)), 0
+        )
+        size = size or _MIN_WORD_DIGITS
+        found.insert(0, int(digits[-size:] or "0"))
+        digits = digits[:-size]
+    if len(digits) > _MAX_WORD_DIGITS or int(digits or "0") > _MAX_WORD:
         return None
-    return [int(text or "0"), *found]
+    return [int(digits or "0"), *found]
 
 
-def _fits(text: str, size: int) -> bool:
-    return len(text) == size and text[0] != "0" and int(text) <= _LARGEST_WORD
+def _fits_in_word(digits: str, size: int) -> bool:
+    return len(digits) == size and digits[0] != "0" and int(digits) <= _MAX_WORD

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.namespace import Namespace
 from twinbus.model.errors import ServiceBusError
-from twinbus.server.config.apply import bring_to_plan
-from twinbus.server.entities import Entities
-from twinbus.server.front import Front
-from twinbus.server.metering.clerk import Clerk, Desk
-from twinbus.server.metering.meter import Meter
+from twinbus.server.config.apply import reconcile
+from twinbus.server.entities import LocalCatalogue
+from twinbus.server.front import Listeners
+from twinbus.server.metering.clerk import UsageWriter, UsageWriterConfig
+from twinbus.server.metering.meter import UsageMeter
 from twinbus.server.settings import StartError
-from twinbus.server.stores import Stores
-from twinbus.server.system_clock import TimerDrive
+from twinbus.server.stores import StoreManager
+from twinbus.server.system_clock import TimerDriver
 
 if TYPE_CHECKING:
     import contextlib
@@ -32,83 +32,89 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from twinbus.amqp.peers import Serve
+    from twinbus.amqp.peers import StartAccepting
     from twinbus.broker.clock import Clock
     from twinbus.server.certificates import Certificate
     from twinbus.server.keys import KeyRing
     from twinbus.server.settings import ServeSettings
-    from twinbus.server.stores import Disks
+    from twinbus.server.stores import StoreBackend
     from twinbus.store.catalogue import Catalogue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Dependencies:
     """What a namespace stands on."""
 
     clock: Clock
     random: Random
     """Where ids and tokens come from that nobody may guess."""
     keys: KeyRing
-    disks: Disks
+    store_backend: StoreBackend
     open_catalogue: Callable[[], Catalogue]
     """Called on a thread, where it may wait for a disk."""
-    listen: Callable[[], Mapping[str, Sequence[Serve]]]
+    open_acceptors: Callable[[], Mapping[str, Sequence[StartAccepting]]]
     """Open the ports. What accepts on each way in; called when there is something to serve."""
-    usage: Path | None = None
+    usage_folder: Path | None = None
     """The folder in which is written down what clients use; None: that is counted, and not kept."""
 
 
-class Service:
+class NamespaceService:
     """One namespace, from its start to its end."""
 
     namespace: Namespace
     """The broker. There from `start` on."""
-    entities: Entities
+    catalogue: LocalCatalogue
     """What manages it."""
-    front: Front
+    listeners: Listeners
     """The ways in."""
 
-    def __init__(self, settings: ServeSettings, ground: Ground) -> None:
+    def __init__(self, settings: ServeSettings, dependencies: Dependencies) -> None:
         """Nothing is started yet."""
         self._settings = settings
-        self._ground = ground
-        self.meter = Meter()
+        self._dependencies = dependencies
+        self.meter = UsageMeter()
         """Counts what clients use."""
 
     async def start(
         self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None, certificate: Certificate | None = None
     ) -> dict[str, int]:
         """Start everything; `stack` stops it. The open ports by their names."""
-        await self._open(stack)
-        ground = self._ground
-        self.front = Front(self._settings, self.namespace, self.entities, ground.keys, ground.clock, self.meter)
-        return await self.front.open(stack, tls, ground.listen(), certificate)
+        await self._open_namespace(stack)
+        ground = self._dependencies
+        self.listeners = Listeners(
+            self._settings, self.namespace, self.catalogue, ground.keys, ground.clock, self.meter
+        )
+        return await self.listeners.open(stack, tls, ground.open_acceptors(), certificate)
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
-        settings, ground = self._settings, self._ground
+    async def _open_namespace(self, stack: contextlib.AsyncExitStack) -> None:
+        settings, ground = self._settings, self._dependencies
         self.namespace = Namespace(
             clock=ground.clock,
             random=ground.random,
-            defer=asyncio.get_running_loop().call_soon,
+            call_at_turn_end=asyncio.get_running_loop().call_soon,
             on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
         self.namespace.on_forwarded = self.meter.count_forwards
-        if settings.metering and ground.usage is not None:
-            desk = Desk(folder=ground.usage, namespace=settings.name, days=settings.usage_days)
-            clerk = Clerk(self.meter, ground.clock, self.namespace.timers, desk)
+        if settings.metering and ground.usage_folder is not None:
+            desk = UsageWriterConfig(
+                folder=ground.usage_folder, namespace=settings.name, retention_days=settings.usage_days
+            )
+            clerk = UsageWriter(self.meter, ground.clock, self.namespace.timers, desk)
             stack.push_async_callback(clerk.close)  # after all else: what is counted last is written as well
             clerk.start()
-        stores = Stores(self.namespace, ground.disks, min_free_bytes=settings.min_free_bytes)
+        stores = StoreManager(self.namespace, ground.store_backend, min_free_bytes=settings.min_free_bytes)
         stack.push_async_callback(stores.close)
         await stores.open()
-        stack.callback(TimerDrive(self.namespace.timers).stop)
-        self.entities = Entities(self.namespace, settings.name, stores=len(ground.disks.directories))
+        stack.callback(TimerDriver(self.namespace.timers).stop)
+        self.catalogue = LocalCatalogue(
+            self.namespace, settings.name, store_count=len(ground.store_backend.directories)
+        )
         try:
-            await self.entities.open(ground.open_catalogue)
+            await self.catalogue.open(ground.open_catalogue)
         except ServiceBusError as error:
             raise StartError(str(error)) from error
-        stack.push_async_callback(self.entities.close)
+        stack.push_async_callback(self.catalogue.close)
         if settings.plan is not None:
-            await bring_to_plan(self.entities, settings.plan, now_ms=ground.clock.wall_ms())
+            await reconcile(self.catalogue, settings.plan, now_ms=ground.clock.wall_ms())

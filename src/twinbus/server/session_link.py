@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Symbol
-from twinbus.broker.ports.gathering import Gathering
-from twinbus.broker.ports.settlement import session_lock_lost
+from twinbus.broker.ports.gathering import MultiFragmentReceiver
+from twinbus.broker.ports.settlement import session_lock_lost_error
 from twinbus.model.errors import (
     ArgumentOutOfRange,
     InvalidArgument,
@@ -18,8 +18,8 @@ from twinbus.model.errors import (
     ServiceBusError,
 )
 from twinbus.model.partition_key import fragment_of
-from twinbus.server.answers import error_of
-from twinbus.server.outgoing import Outgoing, source_with
+from twinbus.server.answers import to_amqp_error
+from twinbus.server.outgoing import OutgoingLink, accepted_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from twinbus.amqp.sender import Sender
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace
-    from twinbus.broker.ports.consumer import Card
-    from twinbus.broker.ports.fragment import FragmentPort, Hold
-    from twinbus.server.metering.counter import Counter
-    from twinbus.server.socket_room import Soon
+    from twinbus.broker.ports.consumer import ReceiverIdentity
+    from twinbus.broker.ports.fragment import FragmentPort, SessionLock
+    from twinbus.server.metering.counter import UsageCounter
+    from twinbus.server.socket_room import CallSoon
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
-LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
-TIMEOUT: Final = "com.microsoft:timeout"
-WAIT_S: Final = 65.0
+LOCKED_UNTIL_PROPERTY: Final = Symbol("com.microsoft:locked-until-utc")
+TIMEOUT_PROPERTY: Final = "com.microsoft:timeout"
+DEFAULT_SESSION_WAIT_S: Final = 65.0
 """How long a client waits for any session that is free, if it does not say."""
-WAIT_MAX_S: Final = 3_600.0
-_TICKS_TO_1970: Final = 621_355_968_000_000_000
-_TICKS_A_MS: Final = 10_000
+MAX_SESSION_WAIT_S: Final = 3_600.0
+_TICKS_AT_UNIX_EPOCH: Final = 621_355_968_000_000_000
+_TICKS_PER_MS: Final = 10_000
 
 
-class SessionLink(Outgoing):
+class SessionLink(OutgoingLink):
     """Messages from one session to one link."""
 
     def __init__(
@@ -54,107 +54,111 @@ class SessionLink(Outgoing):
         path: str,
         fragments: Sequence[FragmentPort],
         namespace: Namespace,
-        soon: Soon,
-        card: Card | None = None,
+        call_soon: CallSoon,
+        receiver_identity: ReceiverIdentity | None = None,
         *,
-        counter: Counter | None = None,
+        counter: UsageCounter | None = None,
     ) -> None:
         """Accepted once it has a session."""
-        self.hold: Hold | None = None
-        self._max_characters = namespace.limits.max_id_characters
+        self.session_lock: SessionLock | None = None
+        self._max_id_characters = namespace.limits.max_id_characters
         self._timers = namespace.timers
-        self._patience: Timer | None = None
-        super().__init__(link, peer, path, fragments, namespace.clock, soon, card, counter=counter)
+        self._wait_timer: Timer | None = None
+        super().__init__(link, peer, path, fragments, namespace.clock, call_soon, receiver_identity, counter=counter)
 
     @property
     def is_busy(self) -> bool:
         """It waits for a session, or has one: its lock says how long."""
         return True
 
-    def _enter(self) -> None:
-        session = asked_session(self.link, self._max_characters)
+    def _register(self) -> None:
+        session = requested_session(self.link, self._max_id_characters)
         if session is None:
-            self._accept_any()
+            self._accept_next_session()
             return
-        fragments = self._gathering.fragments
-        self._gathering = Gathering([fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]])
-        self._gathering.fragments[0].line.accept(self, session, self._granted)
+        fragments = self._multi_receiver.fragments
+        self._multi_receiver = MultiFragmentReceiver(
+            [fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]]
+        )
+        self._multi_receiver.fragments[0].dispatcher.accept_session(self, session, self._on_session_granted)
 
-    def _accept_any(self) -> None:
+    def _accept_next_session(self) -> None:
         """Wait for a session of any fragment, also of one that does not work now; the first that has one is the one."""
-        fragments = self._gathering.begin()
+        fragments = self._multi_receiver.begin_rotation()
         if not any(fragment.is_available for fragment in fragments):
-            fragments[0].check_works()
+            fragments[0].check_available()
             fragments[0].check_loaded()
         for fragment in fragments:
-            fragment.line.wait(self, self._granted)
-            if self.hold is not None:
+            fragment.dispatcher.accept_next_session(self, self._on_session_granted)
+            if self.session_lock is not None:
                 return
-        self._patience = self._timers.call_at(self._clock.monotonic_s() + self._wait_s(), self._give_up)
+        self._wait_timer = self._timers.call_at(
+            self._clock.monotonic_s() + self._requested_wait_s(), self._on_wait_timeout
+        )
 
     def _stop_waiting(self) -> None:
-        for fragment in self._gathering.fragments:
-            fragment.line.give_up(self)
+        for fragment in self._multi_receiver.fragments:
+            fragment.dispatcher.cancel_accept(self)
 
-    def _wait_s(self) -> float:
+    def _requested_wait_s(self) -> float:
         attach = self.link.remote_attach
-        wanted = (attach.properties or {}).get(TIMEOUT) if attach is not None else None
-        return min(max(0.0, wanted / 1000), WAIT_MAX_S) if isinstance(wanted, int) else WAIT_S
+        wanted = (attach.properties or {}).get(TIMEOUT_PROPERTY) if attach is not None else None
+        return min(max(0.0, wanted / 1000), MAX_SESSION_WAIT_S) if isinstance(wanted, int) else DEFAULT_SESSION_WAIT_S
 
-    def _granted(self, hold: Hold) -> None:
-        self.hold = hold
-        self._settle_on(hold)
-        if self._patience is not None:
-            self._patience.cancel()
-        source = source_with(self.link, {SESSION_FILTER: hold.session.decode()})
-        ticks = hold.until_ms * _TICKS_A_MS + _TICKS_TO_1970
-        self.link.accept(source=source, properties={LOCKED_UNTIL: ticks})
-        self.feed()
+    def _on_session_granted(self, session_lock: SessionLock) -> None:
+        self.session_lock = session_lock
+        self._bind_fragment(session_lock)
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+        source = accepted_source(self.link, {SESSION_FILTER: session_lock.session_id.decode()})
+        ticks = session_lock.locked_until_ms * _TICKS_PER_MS + _TICKS_AT_UNIX_EPOCH
+        self.link.accept(source=source, properties={LOCKED_UNTIL_PROPERTY: ticks})
+        self.request_messages()
 
-    def _settle_on(self, hold: Hold) -> None:
+    def _bind_fragment(self, session_lock: SessionLock) -> None:
         """The fragment that has its session is the only one for it from now on."""
-        for fragment in self._gathering.fragments:
-            if fragment.line.gave(hold):
-                self._gathering = Gathering([fragment])
+        for fragment in self._multi_receiver.fragments:
+            if fragment.dispatcher.owns_session_lock(session_lock):
+                self._multi_receiver = MultiFragmentReceiver([fragment])
             else:
-                fragment.line.give_up(self)
+                fragment.dispatcher.cancel_accept(self)
 
-    def _give_up(self) -> None:
-        if self.hold is None and not self.is_gone:
-            self.is_gone = True
+    def _on_wait_timeout(self) -> None:
+        if self.session_lock is None and not self.is_closed:
+            self.is_closed = True
             self._counter.empty_receives += 1
             self._stop_waiting()
             text = f"No session of '{self.path}' became free in time: accept one again."
-            self.link.refuse(error_of(OperationTimeout(text)))
+            self.link.refuse(to_amqp_error(OperationTimeout(text)))
 
-    def entity_gone(self, error: ServiceBusError) -> None:
+    def force_detach(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled, or the session lost."""
-        if self.is_gone:
+        if self.is_closed:
             return  # another fragment of it has said so
-        self.is_gone = True
-        self._give_up_claim()
-        if self.hold is None:
+        self.is_closed = True
+        self._leave_exclusive_receiver()
+        if self.session_lock is None:
             self._stop_waiting()
-            self.link.refuse(error_of(error))
+            self.link.refuse(to_amqp_error(error))
         else:
-            self.link.detach(error=error_of(error))
+            self.link.detach(error=to_amqp_error(error))
         if isinstance(error, LinkStolen):
-            self._gathering.remove(self)
+            self._multi_receiver.remove(self)
 
-    def detached(self, _lost: list[OutgoingDelivery]) -> None:
+    def on_detached(self, _lost: list[OutgoingDelivery]) -> None:
         """The link is over: the session is free, and what was out is there again, uncounted."""
-        self.is_gone = True
-        self._end_credit()
-        if self._patience is not None:
-            self._patience.cancel()
-        self._gathering.remove(self)
-        self._give_up_claim()
+        self.is_closed = True
+        self._count_empty_receive()
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+        self._multi_receiver.remove(self)
+        self._leave_exclusive_receiver()
 
-    def _lost(self) -> ServiceBusError:
-        return session_lock_lost(self.hold.session if self.hold is not None else b"")
+    def _lock_lost_error(self) -> ServiceBusError:
+        return session_lock_lost_error(self.session_lock.session_id if self.session_lock is not None else b"")
 
 
-def asked_session(link: Sender, most: int) -> bytes | None:
+def requested_session(link: Sender, max_characters: int) -> bytes | None:
     """The session that a client wants; None if any. Its id has `most` characters at most."""
     source = link.remote_attach.source if link.remote_attach is not None else None
     asked = (getattr(source, "filter", None) or {}).get(SESSION_FILTER)
@@ -163,6 +167,6 @@ def asked_session(link: Sender, most: int) -> bytes | None:
         return None
     if not isinstance(asked, str):
         raise InvalidArgument("the session filter is the session's id, a string, or null for any")
-    if len(asked) > most:
-        raise ArgumentOutOfRange(f"a session id of {len(asked)} characters; it can have {most}")
+    if len(asked) > max_characters:
+        raise ArgumentOutOfRange(f"a session id of {len(asked)} characters; it can have {max_characters}")
     return asked.encode()

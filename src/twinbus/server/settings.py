@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from twinbus.server.config.plan import Plan
     from twinbus.server.keys import Key
 
-WAYS: Final = ("amqp", "amqps", "http", "https")
+PROTOCOLS: Final = ("amqp", "amqps", "http", "https")
 """Into a namespace: each has a port."""
-PLAINTEXT_WAYS: Final = ("amqp", "http")
+PLAINTEXT_PROTOCOLS: Final = ("amqp", "http")
 """Those without TLS."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
-STORES_MAX: Final = 64
-NEW_STORES: Final = 4
+MAX_STORES: Final = 64
+DEFAULT_STORES: Final = 4
 """Stores of a new data directory, if `--stores` is not given."""
-WORKERS_MAX: Final = 64
+MAX_WORKERS: Final = 64
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,253}")
 _ALLOWED_HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}")
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([A-Za-z]*)")
-_UNITS: Final = {
+_SIZE_UNITS: Final = {
     "": 1,
     "b": 1,
     "kb": 10**3,
@@ -53,15 +53,15 @@ class StartError(Exception):
     """The server cannot start. The message says why, and what to do."""
 
 
-class Misuse(StartError):
+class ConfigurationError(StartError):
     """What was asked for cannot be, and cannot be at the next start either."""
 
 
-class Stopped(Exception):
+class StoppedBeforeReady(Exception):
     """The server was told to stop before it served."""
 
 
-class InvalidSetting(Misuse):
+class InvalidSetting(ConfigurationError):
     """An option has a value that cannot be."""
 
     def __init__(self, option: str, value: object, reason: str) -> None:
@@ -158,19 +158,23 @@ class ServeSettings:
         return is_loopback(self.host) or self.host.lower() == "localhost"
 
     @property
-    def ways(self) -> tuple[str, ...]:
+    def open_protocols(self) -> tuple[str, ...]:
         """The ways in that are open."""
-        closed = () if self.is_loopback else tuple(way for way in PLAINTEXT_WAYS if way not in self.plaintext)
-        return tuple(way for way in WAYS if getattr(self, f"{way}_port") is not None and way not in closed)
+        closed = () if self.is_loopback else tuple(way for way in PLAINTEXT_PROTOCOLS if way not in self.plaintext)
+        return tuple(way for way in PROTOCOLS if getattr(self, f"{way}_port") is not None and way not in closed)
 
-    def port(self, way: str) -> int:
+    def port(self, protocol: str) -> int:
         """The port of a way that is open."""
-        return int(getattr(self, f"{way}_port"))
+        return int(getattr(self, f"{protocol}_port"))
 
-    def check_given_ports(self, given: Collection[str]) -> None:
+    def check_explicit_ports(self, explicit_fields: Collection[str]) -> None:
         """Refuse a port without TLS that was asked for and would stay closed. `given` are the fields that were set."""
-        for way in PLAINTEXT_WAYS:
-            if f"{way}_port" in given and getattr(self, f"{way}_port") is not None and way not in self.ways:
+        for way in PLAINTEXT_PROTOCOLS:
+            if (
+                f"{way}_port" in explicit_fields
+                and getattr(self, f"{way}_port") is not None
+                and way not in self.open_protocols
+            ):
                 raise InvalidSetting(
                     f"--{way}-port",
                     self.port(way),
@@ -211,15 +215,15 @@ class ServeSettings:
                 raise InvalidSetting(option, port, f"{taken[port]} has it already")
             taken[port] = option
         for way in self.plaintext:
-            _check_choice("--plaintext", way, PLAINTEXT_WAYS)
-        if not self.ways:
+            _check_choice("--plaintext", way, PLAINTEXT_PROTOCOLS)
+        if not self.open_protocols:
             raise InvalidSetting("--amqps-port", "none", "no port would be open: give the server at least one")
 
 
 _RANGES: Final[dict[str, tuple[str, float, float]]] = {
-    "workers": ("--workers", 1, WORKERS_MAX),
+    "workers": ("--workers", 1, MAX_WORKERS),
     "worker_timeout_s": ("--worker-timeout", 1, 3_600),
-    "stores": ("--stores", 1, STORES_MAX),
+    "stores": ("--stores", 1, MAX_STORES),
     "min_free_bytes": ("--min-free", 0, 2**60),
     "store_timeout_s": ("--store-timeout", 0.001, 3_600),
     "max_connections": ("--max-connections", 1, 1_000_000),
@@ -243,7 +247,7 @@ def parse_port(option: str, text: str) -> int | None:
 def parse_size(option: str, text: str) -> int:
     """Bytes of `1GiB`, `500MB`, `0`."""
     match = _SIZE.fullmatch(text.strip())
-    unit = _UNITS.get(match[2].lower()) if match else None
+    unit = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise InvalidSetting(option, repr(text), "is no size; write it as 1GiB, 500MB or 0")
     return int(match[1]) * unit

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.ports.outage import Silence
+from twinbus.broker.ports.outage import SilentOutage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 
-def tell(owner: object, error: ServiceBusError, answer: Callable[[], None]) -> None:
+def send_error(owner: object, error: ServiceBusError, send: Callable[[], None]) -> None:
     """Answer with an error: at once, or when the silence is over if `owner` is still there then."""
-    if isinstance(error, Silence):
-        error.outage.hold(owner, answer)
+    if isinstance(error, SilentOutage):
+        error.outage.defer_reply(owner, send)
     else:
-        answer()
+        send()
 
 
-class SilentLink:
+class UnansweredLink:
     """A link that is neither accepted nor refused while its entity is silent."""
 
     def __init__(self, link: Link, clock: Clock) -> None:
         """Nothing is done: that is what it is for."""
         self.link = link
         self.path = ""
-        self.used_s = clock.monotonic_s()
+        self.last_used_s = clock.monotonic_s()
 
     @property
     def is_busy(self) -> bool:

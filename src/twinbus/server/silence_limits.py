@@ -21,20 +21,27 @@ if TYPE_CHECKING:
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.link import Link
 
-SILENCE_LIMIT: Final = "twinbus:silence-limit"
+SILENCE_LIMIT_PROPERTY: Final = "twinbus:silence-limit"
 """A link property: milliseconds, a uint."""
-SHORTEST_MS: Final = 1_000
+MIN_SILENCE_LIMIT_MS: Final = 1_000
 """A client that promises to speak more often is refused: a server that stalls for a moment would end its connection."""
-LONGEST_MS: Final = 60_000
+MAX_SILENCE_LIMIT_MS: Final = 60_000
 
 
-def read_limit(properties: Mapping[str, object] | None) -> int | None:
+def read_silence_limit(properties: Mapping[str, object] | None) -> int | None:
     """The limit that a client asks for, in milliseconds. InvalidArgument if it cannot be had."""
-    asked = (properties or {}).get(SILENCE_LIMIT)
+    asked = (properties or {}).get(SILENCE_LIMIT_PROPERTY)
     if asked is None:
         return None
-    if not isinstance(asked, int) or isinstance(asked, bool) or not SHORTEST_MS <= asked <= LONGEST_MS:
-        text = f"{SILENCE_LIMIT} is {asked!r:.60}; it is a uint of {SHORTEST_MS} to {LONGEST_MS} milliseconds"
+    if (
+        not isinstance(asked, int)
+        or isinstance(asked, bool)
+        or not MIN_SILENCE_LIMIT_MS <= asked <= MAX_SILENCE_LIMIT_MS
+    ):
+        text = (
+            f"{SILENCE_LIMIT_PROPERTY} is {asked!r:.60}; it is a uint of {MIN_SILENCE_LIMIT_MS} to "
+            f"{MAX_SILENCE_LIMIT_MS} milliseconds"
+        )
         raise InvalidArgument(text)
     return int(asked)
 
@@ -47,16 +54,16 @@ class SilenceLimits:
         self._connection = connection
         self._by_link: dict[Link, int] = {}
 
-    def begin(self, link: Link, limit_ms: int) -> dict[str, object]:
+    def agree(self, link: Link, limit_ms: int) -> dict[str, object]:
         """Agree on a limit with the client of a link. The property with which the link is accepted."""
         self._by_link[link] = limit_ms
         self._apply()
-        return {SILENCE_LIMIT: UInt(limit_ms)}
+        return {SILENCE_LIMIT_PROPERTY: UInt(limit_ms)}
 
-    def end(self, link: Link) -> None:
+    def remove(self, link: Link) -> None:
         """A link has ended, whether it had a limit or not."""
         if self._by_link.pop(link, None) is not None:
             self._apply()
 
     def _apply(self) -> None:
-        self._connection.limit_silence(min(self._by_link.values(), default=0) / 1000)
+        self._connection.set_silence_limit(min(self._by_link.values(), default=0) / 1000)

@@ -14,9 +14,9 @@ from twinbus.server.acceptor import Acceptor
 from twinbus.server.admission import Admission
 from twinbus.server.certificates import ServerTls
 from twinbus.server.listening import open_sockets
-from twinbus.server.open_files import open_files
-from twinbus.server.rocks_disks import RocksDisks
-from twinbus.server.service import Ground, Service
+from twinbus.server.open_files import plan_open_files
+from twinbus.server.rocks_disks import RocksStoreBackend
+from twinbus.server.service import Dependencies, NamespaceService
 from twinbus.server.system_clock import SystemClock
 from twinbus.store.catalogue import Catalogue
 
@@ -24,76 +24,78 @@ if TYPE_CHECKING:
     import asyncio
     import contextlib
 
-    from twinbus.amqp.peers import Serve
+    from twinbus.amqp.peers import StartAccepting
     from twinbus.server.data_directory import DataDirectory
-    from twinbus.server.entities import Entities
-    from twinbus.server.identity import Identity
+    from twinbus.server.entities import LocalCatalogue
+    from twinbus.server.identity import LiveSettings
     from twinbus.server.ready_file import ReadyFile
     from twinbus.server.settings import ServeSettings
 
 
-class Server:
+class SingleProcessServer:
     """One namespace, served from a data directory by this process."""
 
-    service: Service
+    service: NamespaceService
     """There from `start` on."""
     admission: Admission
     """The connections of this process. There from `start` on."""
 
-    def __init__(self, settings: ServeSettings, data: DataDirectory) -> None:
+    def __init__(self, settings: ServeSettings, data_directory: DataDirectory) -> None:
         """Nothing is started yet."""
         self._settings = settings
-        self._data = data
-        self._stores = data.claim(settings)
-        self._keys = identity.load_keys(settings, data)
-        self._certificate = identity.choose_certificate(settings, data)
+        self._data_directory = data_directory
+        self._store_directories = data_directory.prepare_stores(settings)
+        self._keys = identity.load_keys(settings, data_directory)
+        self._certificate = identity.choose_certificate(settings, data_directory)
 
     async def start(self, stack: contextlib.AsyncExitStack, _stop: asyncio.Event | None = None) -> ReadyFile:
         """Start everything; `stack` stops it. What a client needs to know."""
         settings = self._settings
-        files = open_files(stores=len(self._stores), connections=settings.max_connections)
+        files = plan_open_files(stores=len(self._store_directories), connections=settings.max_connections)
         self.admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
-        ground = Ground(
+        ground = Dependencies(
             clock=SystemClock(),
             random=random.SystemRandom(),
             keys=self._keys,
-            disks=RocksDisks(self._stores, sync=settings.sync, table_files=files.per_store),
-            open_catalogue=partial(Catalogue, self._data.catalogue),
-            listen=self._listen,
-            usage=self._data.usage,
+            store_backend=RocksStoreBackend(
+                self._store_directories, sync=settings.sync, table_files=files.table_files_per_store
+            ),
+            open_catalogue=partial(Catalogue, self._data_directory.catalogue_file),
+            open_acceptors=self._open_acceptors,
+            usage_folder=self._data_directory.usage_directory,
         )
-        self.service = Service(settings, ground)
+        self.service = NamespaceService(settings, ground)
         self._tls = ServerTls(self._certificate)
         self._ports = await self.service.start(stack, self._tls.context, self._certificate)
-        return self._ready()
+        return self._make_ready_file()
 
-    async def apply(self, found: Identity) -> ReadyFile:
+    async def apply(self, changes: LiveSettings) -> ReadyFile:
         """Use other keys, another certificate and log level from now on. What a client needs to know then."""
-        front = self.service.front
-        if found.certificate is not None and found.tls is not None:
-            front.replace_certificate(found.certificate)
-            self._tls.replace(found.tls)
-            self._certificate = found.certificate
-        if found.log_level is not None:
-            logs.set_level(found.log_level)
-        self._keys = found.keys
-        front.replace_keys(found.keys)
-        await self.settle_keys()
-        return self._ready()
+        front = self.service.listeners
+        if changes.certificate is not None and changes.tls is not None:
+            front.replace_certificate(changes.certificate)
+            self._tls.replace(changes.tls)
+            self._certificate = changes.certificate
+        if changes.log_level is not None:
+            logs.set_level(changes.log_level)
+        self._keys = changes.keys
+        front.replace_keys(changes.keys)
+        await self.wait_for_revocations()
+        return self._make_ready_file()
 
     @property
-    def manager(self) -> Entities:
+    def administration(self) -> LocalCatalogue:
         """Manages the entities."""
-        return self.service.entities
+        return self.service.catalogue
 
-    async def settle_keys(self) -> None:
+    async def wait_for_revocations(self) -> None:
         """Wait until every link has ended that changed keys do not allow any more."""
-        await self.service.front.settle_keys()
+        await self.service.listeners.wait_for_revocations()
 
-    def _ready(self) -> ReadyFile:
+    def _make_ready_file(self) -> ReadyFile:
         return identity.make_ready_file(self._settings, self._ports, self._keys, self._certificate)
 
-    def _listen(self) -> dict[str, list[Serve]]:
+    def _open_acceptors(self) -> dict[str, list[StartAccepting]]:
         return {
             way: [Acceptor(sock, self.admission).serve for sock in sockets]
             for way, sockets in open_sockets(self._settings).items()

@@ -24,7 +24,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
-class TimerDrive:
+class TimerDriver:
     """Runs a broker's timers when they are due."""
 
     def __init__(self, timers: Timers) -> None:
@@ -32,12 +32,12 @@ class TimerDrive:
         self._timers = timers
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        timers.on_earlier = self._arm
+        timers.on_earlier_deadline = self._arm
         self._arm()
 
     def stop(self) -> None:
         """Run nothing more."""
-        self._timers.on_earlier = None
+        self._timers.on_earlier_deadline = None
         if self._handle is not None:
             self._handle.cancel()
 

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-INTERVAL_S: Final = 10.0
+THROTTLE_INTERVAL_S: Final = 10.0
 
 
 class ThrottledLog:
     """At most one record per interval."""
 
     def __init__(
-        self, log: logging.Logger, *, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
+        self,
+        log: logging.Logger,
+        *,
+        interval_s: float = THROTTLE_INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The first record is always written."""
         self._log = log

@@ -21,7 +21,7 @@ from twinbus.amqp.outcomes import (
     Released,
     TransactionalState,
 )
-from twinbus.broker.ports.settlement import How
+from twinbus.broker.ports.settlement import Disposition
 from twinbus.model.errors import (
     InvalidOperation,
     MalformedMessage,
@@ -30,8 +30,8 @@ from twinbus.model.errors import (
     TransactionTimeout,
     TransactionUnknown,
 )
-from twinbus.server.answers import error_of
-from twinbus.server.silence import tell
+from twinbus.server.answers import to_amqp_error
+from twinbus.server.silence import send_error
 
 if TYPE_CHECKING:
     from twinbus.amqp.delivery import IncomingDelivery
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace, Transaction
 
-MAX_OPEN: Final = 100
+MAX_OPEN_TRANSACTIONS: Final = 100
 """Of one connection."""
-MAX_BYTES: Final = 67_108_864
+MAX_TRANSACTION_BYTES: Final = 67_108_864
 """What is sent in the open transactions of one connection is in memory until they are discharged."""
-LONGEST_S: Final = 120.0
-CREDIT: Final = 100
+MAX_TRANSACTION_S: Final = 120.0
+COORDINATOR_CREDIT: Final = 100
 _ID_BITS: Final = 128
 
 
@@ -55,16 +55,18 @@ class Transactions:
         """None yet."""
         self._namespace = namespace
         self._open: dict[bytes, tuple[Transaction, Timer]] = {}
-        self._late: dict[bytes, None] = {}
+        self._timed_out: dict[bytes, None] = {}
         """Those that were rolled back for taking too long: who goes on with one is told why."""
 
     def declare(self) -> bytes:
         """Open one; its id."""
-        if len(self._open) >= MAX_OPEN:
-            raise ServerBusy(f"the connection has {MAX_OPEN} open transactions, its limit: discharge one first")
+        if len(self._open) >= MAX_OPEN_TRANSACTIONS:
+            raise ServerBusy(
+                f"the connection has {MAX_OPEN_TRANSACTIONS} open transactions, its limit: discharge one first"
+            )
         namespace = self._namespace
         txn_id = namespace.make_token()
-        deadline_s = namespace.clock.monotonic_s() + LONGEST_S
+        deadline_s = namespace.clock.monotonic_s() + MAX_TRANSACTION_S
         timer = namespace.timers.call_at(deadline_s, lambda: self._expire(txn_id))
         self._open[txn_id] = (namespace.begin_transaction(), timer)
         return txn_id
@@ -73,10 +75,10 @@ class Transactions:
         """The one of that id. TransactionUnknown, TransactionTimeout."""
         found = self._open.get(txn_id)
         if found is None:
-            raise self._missing(txn_id)
+            raise self._not_found_error(txn_id)
         return found[0]
 
-    def join(self, state: object, size: int) -> tuple[Transaction, TransactionalState]:
+    def join(self, state: object, message_bytes: int) -> tuple[Transaction, TransactionalState]:
         """The transaction in which a message of that size is sent, as its state says, and the answer if it is taken.
 
         InvalidOperation, ServerBusy, and what `find` raises.
@@ -85,34 +87,34 @@ class Transactions:
             raise InvalidOperation(f"a message cannot be sent with the state {type(state).__name__}")
         transaction = self.find(state.txn_id)
         held = sum([one.size for one, _ in self._open.values()])
-        if held and held + size > MAX_BYTES:
+        if held and held + message_bytes > MAX_TRANSACTION_BYTES:
             error = ServerBusy(
-                f"the open transactions of the connection hold {held:,} bytes, and {size:,} are too many"
+                f"the open transactions of the connection hold {held:,} bytes, and {message_bytes:,} are too many"
             )
             transaction.fail(error)
             raise error
         return transaction, TransactionalState(txn_id=state.txn_id, outcome=ACCEPTED)
 
-    def take(self, txn_id: bytes) -> Transaction:
+    def remove(self, txn_id: bytes) -> Transaction:
         """The one of that id, which is over now."""
         transaction = self.find(txn_id)
         self._open.pop(txn_id)[1].cancel()
         return transaction
 
-    def end(self, txn_ids: set[bytes]) -> None:
+    def roll_back_all(self, txn_ids: set[bytes]) -> None:
         """Roll back those of these that are still open."""
         for txn_id in txn_ids & self._open.keys():
-            self.take(txn_id).roll_back()
+            self.remove(txn_id).roll_back()
 
     def _expire(self, txn_id: bytes) -> None:
-        self._late[txn_id] = None
-        if len(self._late) > MAX_OPEN:
-            del self._late[next(iter(self._late))]
-        self.take(txn_id).roll_back()
+        self._timed_out[txn_id] = None
+        if len(self._timed_out) > MAX_OPEN_TRANSACTIONS:
+            del self._timed_out[next(iter(self._timed_out))]
+        self.remove(txn_id).roll_back()
 
-    def _missing(self, txn_id: bytes) -> ServiceBusError:
-        if txn_id in self._late:
-            return TransactionTimeout(f"the transaction took longer than {LONGEST_S:g} s, and was rolled back")
+    def _not_found_error(self, txn_id: bytes) -> ServiceBusError:
+        if txn_id in self._timed_out:
+            return TransactionTimeout(f"the transaction took longer than {MAX_TRANSACTION_S:g} s, and was rolled back")
         return TransactionUnknown(
             "there is no such transaction on this connection: it was discharged, or never declared"
         )
@@ -125,30 +127,30 @@ class CoordinatorLink:
         """Accept the link."""
         self.link = link
         self.path = "the coordinator"
-        self.used_s = namespace.clock.monotonic_s()
+        self.last_used_s = namespace.clock.monotonic_s()
         self._transactions = transactions
         self._clock = namespace.clock
-        self._declared: set[bytes] = set()
+        self._declared_ids: set[bytes] = set()
         link.accept()
-        link.keep_credit(CREDIT)
+        link.keep_credit(COORDINATOR_CREDIT)
 
     @property
     def is_busy(self) -> bool:
         """A transaction may take long enough by itself."""
-        return bool(self._declared)
+        return bool(self._declared_ids)
 
-    def receive(self, deliveries: list[IncomingDelivery]) -> None:
+    def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
         """Requests that came in one read."""
-        self.used_s = self._clock.monotonic_s()
+        self.last_used_s = self._clock.monotonic_s()
         for delivery in deliveries:
             try:
                 self._handle(delivery)
             except ServiceBusError as error:
                 self._reject(delivery, error)
 
-    def detached(self) -> None:
+    def on_detached(self) -> None:
         """The link is over, and so is what was declared on it."""
-        self._transactions.end(self._declared)
+        self._transactions.roll_back_all(self._declared_ids)
 
     def _handle(self, delivery: IncomingDelivery) -> None:
         try:
@@ -159,17 +161,17 @@ class CoordinatorLink:
             if asked.global_id is not None:
                 raise InvalidOperation("the transaction is to be part of a distributed one: there are local ones only")
             txn_id = self._transactions.declare()
-            self._declared.add(txn_id)
+            self._declared_ids.add(txn_id)
             self.link.settle([delivery], Declared(txn_id=txn_id))
         elif isinstance(asked, Discharge):
             self._discharge(delivery, asked)
         else:
             raise MalformedMessage(f"the coordinator is asked for {type(asked).__name__}; it can declare and discharge")
 
-    def _discharge(self, delivery: IncomingDelivery, asked: Discharge) -> None:
-        transaction = self._transactions.take(asked.txn_id)
-        self._declared.discard(asked.txn_id)
-        if asked.fail:
+    def _discharge(self, delivery: IncomingDelivery, discharge: Discharge) -> None:
+        transaction = self._transactions.remove(discharge.txn_id)
+        self._declared_ids.discard(discharge.txn_id)
+        if discharge.fail:
             transaction.roll_back()
             self.link.settle([delivery], ACCEPTED)
             return
@@ -183,17 +185,17 @@ class CoordinatorLink:
         transaction.commit(answer)
 
     def _reject(self, delivery: IncomingDelivery, error: ServiceBusError) -> None:
-        tell(self, error, lambda: self.link.settle([delivery], Rejected(error=error_of(error))))
+        send_error(self, error, lambda: self.link.settle([delivery], Rejected(error=to_amqp_error(error))))
 
 
-def how_of(outcome: object) -> How:
+def disposition_of(outcome: object) -> Disposition:
     """What an outcome in a transaction asks for. InvalidOperation."""
     if isinstance(outcome, Accepted):
-        return How.COMPLETE
+        return Disposition.COMPLETE
     if isinstance(outcome, Rejected):
-        return How.DEAD_LETTER
+        return Disposition.DEAD_LETTER
     if isinstance(outcome, Released):
-        return How.RELEASE
+        return Disposition.RELEASE
     if isinstance(outcome, Modified):
-        return How.DEFER if outcome.undeliverable_here else How.ABANDON
+        return Disposition.DEFER if outcome.undeliverable_here else Disposition.ABANDON
     raise InvalidOperation(f"a message cannot be settled with {type(outcome).__name__} in a transaction")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from twinbus.model.errors import DiskFull, EntityAlreadyExists, EntityNotFound, ServiceBusError, StoreUnavailable
-from twinbus.model.path import key_of
+from twinbus.model.path import canonical_key
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import RuleDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
@@ -29,13 +29,13 @@ QUEUE: Final = "queue"
 TOPIC: Final = "topic"
 SUBSCRIPTION: Final = "subscription"
 Description: TypeAlias = "QueueDescription | TopicDescription | SubscriptionDescription"
-DESCRIPTIONS: Final[dict[str, type[Description]]] = {
+DESCRIPTION_TYPES: Final[dict[str, type[Description]]] = {
     QUEUE: QueueDescription,
     TOPIC: TopicDescription,
     SUBSCRIPTION: SubscriptionDescription,
 }
 """What describes an entity, by its kind. A field that is not stored has its default; one that is unknown is ignored."""
-KINDS: Final = {described: kind for kind, described in DESCRIPTIONS.items()}
+KIND_OF_DESCRIPTION: Final = {described: kind for kind, described in DESCRIPTION_TYPES.items()}
 _BUSY_TIMEOUT_S: Final = 1.0
 """How long to wait for somebody who looks into the file with a tool of SQLite."""
 
@@ -90,11 +90,11 @@ class EntityRow:
     @property
     def path_key(self) -> str:
         """What every spelling of its path has in common."""
-        return key_of(self.path)
+        return canonical_key(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoomedRow:
+class CleanupRow:
     """An entity that was deleted, and whose records still have to be removed from the stores."""
 
     id: int
@@ -145,17 +145,17 @@ class Catalogue:
         finally:
             os.close(descriptor)
 
-    def all(self) -> list[EntityRow]:
+    def entities(self) -> list[EntityRow]:
         """Every entity, in the order of their making."""
-        with self._reading() as database:
+        with self._read() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM entities ORDER BY id").fetchall()  # noqa: S608  # ours
-        return [self._entity(row) for row in rows]
+        return [self._decode_entity(row) for row in rows]
 
     def rules(self) -> list[RuleRow]:
         """Every rule of every subscription, in the order of their making."""
-        with self._reading() as database:
+        with self._read() as database:
             rows = database.execute("SELECT entity_id, description FROM rules ORDER BY id").fetchall()
-        return [RuleRow(entity_id=entity_id, description=self._rule(text)) for entity_id, text in rows]
+        return [RuleRow(entity_id=entity_id, description=self._decode_rule(text)) for entity_id, text in rows]
 
     def create(
         self,
@@ -167,9 +167,17 @@ class Catalogue:
         rules: Sequence[RuleDescription] = (),
     ) -> EntityRow:
         """Add an entity; EntityAlreadyExists if its name is taken in any spelling. A subscription has rules at once."""
-        values = (kind, path, key_of(path), _text(description), now_ms, now_ms, _text(tuple(fragments)))
-        with self._writing() as database:
-            if self._find(key_of(path)):
+        values = (
+            kind,
+            path,
+            canonical_key(path),
+            _encode_json(description),
+            now_ms,
+            now_ms,
+            _encode_json(tuple(fragments)),
+        )
+        with self._transaction() as database:
+            if self._find_entity(canonical_key(path)):
                 raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
             cursor = database.execute(
                 "INSERT INTO entities (kind, path, path_key, description, created_ms, updated_ms, fragments) "
@@ -191,84 +199,87 @@ class Catalogue:
 
     def update(self, path_key: str, description: Description, now_ms: int) -> EntityRow:
         """Describe an entity anew; EntityNotFound if there is none. Its fragments stay where they are."""
-        with self._writing() as database:
+        with self._transaction() as database:
             database.execute(
                 "UPDATE entities SET description = ?, updated_ms = ? WHERE path_key = ?",
-                (_text(description), now_ms, path_key),
+                (_encode_json(description), now_ms, path_key),
             )
-            return self._found(path_key)
+            return self._get_entity(path_key)
 
-    def delete(self, *path_keys: str, topic_id: int | None = None) -> list[DoomedRow]:
+    def delete(self, *path_keys: str, topic_id: int | None = None) -> list[CleanupRow]:
         """Forget entities together, and remember that their records must go; EntityNotFound if there is no such one.
 
         `topic_id` is that of the topic that goes on without these subscriptions.
         """
         doomed = []
-        with self._writing() as database:
+        with self._transaction() as database:
             for path_key in path_keys:
-                row = self._found(path_key)
-                values = (row.id, _text(row.fragments), topic_id)
+                row = self._get_entity(path_key)
+                values = (row.id, _encode_json(row.fragments), topic_id)
                 database.execute("INSERT INTO doomed (id, fragments, topic_id) VALUES (?, ?, ?)", values)
                 database.execute("DELETE FROM entities WHERE id = ?", (row.id,))
                 database.execute("DELETE FROM rules WHERE entity_id = ?", (row.id,))
-                doomed.append(DoomedRow(id=row.id, fragments=row.fragments, topic_id=topic_id))
+                doomed.append(CleanupRow(id=row.id, fragments=row.fragments, topic_id=topic_id))
         return doomed
 
     def add_rule(self, entity_id: int, rule: RuleDescription) -> None:
         """Add a rule to a subscription; EntityAlreadyExists if its name is taken in any spelling."""
-        with self._writing() as database:
+        with self._transaction() as database:
             found = "SELECT 1 FROM rules WHERE entity_id = ? AND name_key = ?"
-            if database.execute(found, (entity_id, key_of(rule.name))).fetchone():
+            if database.execute(found, (entity_id, canonical_key(rule.name))).fetchone():
                 raise EntityAlreadyExists(f"The rule '{rule.name}' already exists.")
             self._insert_rule(entity_id, rule)
 
     def update_rule(self, entity_id: int, rule: RuleDescription) -> None:
         """Another rule takes the place of the one of the same name."""
-        with self._writing() as database:
+        with self._transaction() as database:
             database.execute(
                 "UPDATE rules SET description = ? WHERE entity_id = ? AND name_key = ?",
-                (_text(rule), entity_id, key_of(rule.name)),
+                (_encode_json(rule), entity_id, canonical_key(rule.name)),
             )
 
     def delete_rule(self, entity_id: int, name: str) -> None:
         """Forget a rule."""
-        with self._writing() as database:
-            database.execute("DELETE FROM rules WHERE entity_id = ? AND name_key = ?", (entity_id, key_of(name)))
+        with self._transaction() as database:
+            database.execute("DELETE FROM rules WHERE entity_id = ? AND name_key = ?", (entity_id, canonical_key(name)))
 
     def _insert_rule(self, entity_id: int, rule: RuleDescription) -> None:
-        values = (entity_id, key_of(rule.name), _text(rule))
+        values = (entity_id, canonical_key(rule.name), _encode_json(rule))
         self._database.execute("INSERT INTO rules (entity_id, name_key, description) VALUES (?, ?, ?)", values)
 
-    def doomed(self) -> list[DoomedRow]:
+    def pending_cleanups(self) -> list[CleanupRow]:
         """What was deleted and not yet removed from all its stores, the oldest first."""
-        with self._reading() as database:
+        with self._read() as database:
             rows = database.execute("SELECT id, fragments, topic_id FROM doomed ORDER BY id").fetchall()
-        return [DoomedRow(id=id_, fragments=self._fragments(text), topic_id=topic_id) for id_, text, topic_id in rows]
+        return [
+            CleanupRow(id=id_, fragments=self._decode_fragments(text), topic_id=topic_id)
+            for id_, text, topic_id in rows
+        ]
 
-    def buried(self, entity_id: int) -> None:
+    def finish_cleanup(self, entity_id: int) -> None:
         """Nothing of a deleted entity is left in any store; said twice, it is still so."""
-        with self._writing() as database:
+        with self._transaction() as database:
             database.execute("DELETE FROM doomed WHERE id = ?", (entity_id,))
 
-    def _find(self, path_key: str) -> EntityRow | None:
+    def _find_entity(self, path_key: str) -> EntityRow | None:
         row = self._database.execute(f"SELECT {_COLUMNS} FROM entities WHERE path_key = ?", (path_key,)).fetchone()  # noqa: S608  # ours
-        return self._entity(row) if row else None
+        return self._decode_entity(row) if row else None
 
-    def _found(self, path_key: str) -> EntityRow:
-        row = self._find(path_key)
+    def _get_entity(self, path_key: str) -> EntityRow:
+        row = self._find_entity(path_key)
         if row is None:
             raise EntityNotFound(path_key)
         return row
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _read(self) -> Iterator[sqlite3.Connection]:
         try:
             yield self._database
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the catalogue {self._file} cannot be read: {error}") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is on disk at the end, or none of it."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
@@ -290,10 +301,10 @@ class Catalogue:
             with suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
 
-    def _entity(self, row: tuple[int, str, str, str, int, int, str]) -> EntityRow:
+    def _decode_entity(self, row: tuple[int, str, str, str, int, int, str]) -> EntityRow:
         id_, kind, path, description, created_ms, updated_ms, fragments = row
         try:
-            described: Description = msgspec.json.decode(description, type=DESCRIPTIONS[kind])
+            described: Description = msgspec.json.decode(description, type=DESCRIPTION_TYPES[kind])
         except (KeyError, msgspec.MsgspecError, ServiceBusError) as error:
             raise StoreUnavailable(
                 f"the catalogue {self._file} describes {path!r} as no {kind} can be: {error}"
@@ -305,21 +316,21 @@ class Catalogue:
             description=described,
             created_ms=created_ms,
             updated_ms=updated_ms,
-            fragments=self._fragments(fragments),
+            fragments=self._decode_fragments(fragments),
         )
 
-    def _rule(self, text: str) -> RuleDescription:
+    def _decode_rule(self, text: str) -> RuleDescription:
         try:
             return msgspec.json.decode(text, type=RuleDescription)
         except (msgspec.MsgspecError, ServiceBusError) as error:
             raise StoreUnavailable(f"the catalogue {self._file} has a rule as no rule can be: {error}") from error
 
-    def _fragments(self, text: str) -> tuple[int, ...]:
+    def _decode_fragments(self, text: str) -> tuple[int, ...]:
         try:
             return msgspec.json.decode(text, type=tuple[int, ...])
         except msgspec.MsgspecError as error:
             raise StoreUnavailable(f"the catalogue {self._file} has no list of stores in {text!r:.80}") from error
 
 
-def _text(value: object) -> str:
+def _encode_json(value: object) -> str:
     return msgspec.json.encode(value).decode()

@@ -14,7 +14,7 @@ Change: TypeAlias = "tuple[bytes, bytes | tuple[bytes] | None, Table]"
 start."""
 
 
-class Changes:
+class ChangeBatch:
     """Changes in the order in which they were added. Nobody adds one after the commit.
 
     RocksDB's own batch is made from it just before the write: that one is used up even by a write that stalls, and a

@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Final, cast
 
 from rocksdict import AccessType, Checkpoint, DBRecoveryMode, Rdict, ReadOptions, WriteBatch
 
-from twinbus.store.tuning import options, write_options
+from twinbus.store.tuning import make_options, make_write_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from twinbus.store.changes import Changes
+    from twinbus.store.changes import ChangeBatch
     from twinbus.store.protocol import Row, Table
-    from twinbus.store.tuning import Tuning
+    from twinbus.store.tuning import RocksTuning
 
 log: Final = logging.getLogger(__name__)
 
 INDEX_FAMILY: Final = "index"
 SYNCED_FAMILY: Final = "synced"
-SYNCED_KEY: Final = b"synced"
+SYNCED_MARK_KEY: Final = b"synced"
 BACKGROUND_WORK: Final = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
-RELEASE_STEP_S: Final = 0.001
+RELEASE_POLL_S: Final = 0.001
 KEYS_AT_ONCE: Final = 64
 
-_held: Final[list[object]] = []
+_unreleased: Final[list[object]] = []
 """Databases whose background work hangs. To drop one would wait for that, and hold the GIL meanwhile."""
 
 
-class Stalled(Exception):
+class WriteStalled(Exception):
     """RocksDB has no room for a write before it has compacted more. The write was not applied."""
 
 
@@ -43,24 +43,24 @@ class CannotOpen(Exception):
     """Someone else has it open, or something that was synced cannot be read any more."""
 
 
-class Database:
+class RocksDatabase:
     """An open database. Each table is a column family; a third one notes how far the log was synced."""
 
-    def __init__(self, directory: Path, tuning: Tuning) -> None:
+    def __init__(self, directory: Path, tuning: RocksTuning) -> None:
         """Open it, or make a new one."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._log = _open(directory, tuning)
-        self._syncs = tuning.sync
+        self._is_sync_enabled = tuning.sync
         self._tables = (self._log, self._log.get_column_family(INDEX_FAMILY))
-        self._index = self._log.get_column_family_handle(INDEX_FAMILY)
-        self._marks = self._log.get_column_family_handle(SYNCED_FAMILY)
-        self._write_options = write_options()
-        self._synced = self._mark()  # an opening flushes what it found in the log
+        self._index_family = self._log.get_column_family_handle(INDEX_FAMILY)
+        self._synced_family = self._log.get_column_family_handle(SYNCED_FAMILY)
+        self._write_options = make_write_options()
+        self._synced_mark = self._current_mark()  # an opening flushes what it found in the log
 
-    def write(self, batch: Changes) -> None:
+    def write(self, batch: ChangeBatch) -> None:
         """Apply a batch. It is in the log's file afterwards, and on disk after the next `sync`."""
         native = WriteBatch(raw_mode=True)
-        put, index = native.put, self._index
+        put, index = native.put, self._index_family
         for key, value, table in batch.changes:
             family = index if table else None
             if isinstance(value, bytes):
@@ -69,20 +69,20 @@ class Database:
                 native.delete(key, family)
             else:
                 native.delete_range(key, value[0], family)
-        put(SYNCED_KEY, self._synced, self._marks)
+        put(SYNCED_MARK_KEY, self._synced_mark, self._synced_family)
         try:
             self._log.write(native, self._write_options)
         except Exception as error:
             if str(error).startswith("Result incomplete"):
-                raise Stalled from error
+                raise WriteStalled from error
             raise
 
     def sync(self) -> None:
         """Wait until all that was written is on disk. Releases the GIL meanwhile."""
-        written = self._mark()
-        self._log.flush_wal(sync=self._syncs)
-        if self._syncs:
-            self._synced = written
+        written = self._current_mark()
+        self._log.flush_wal(sync=self._is_sync_enabled)
+        if self._is_sync_enabled:
+            self._synced_mark = written
 
     def get(self, keys: Sequence[bytes], table: Table) -> list[bytes | None]:
         """The values of some keys; a few at a time, since RocksDB keeps the GIL for as long as it searches."""
@@ -127,17 +127,17 @@ class Database:
         self._log.cancel_all_background(wait=False)
         while any(table.property_int_value(work) for table in self._tables for work in BACKGROUND_WORK):
             if time.monotonic() > deadline:
-                _held.append(self)
+                _unreleased.append(self)
                 return False
-            time.sleep(RELEASE_STEP_S)
-        del self._marks, self._index, self._tables, self._log
+            time.sleep(RELEASE_POLL_S)
+        del self._synced_family, self._index_family, self._tables, self._log
         return True
 
-    def _mark(self) -> bytes:
+    def _current_mark(self) -> bytes:
         return self._log.latest_sequence_number().to_bytes(8, "big")
 
 
-def _open(directory: Path, tuning: Tuning) -> Rdict:
+def _open(directory: Path, tuning: RocksTuning) -> Rdict:
     """Open a database, if need be without the torn end of its log, but never without something that was synced.
 
     What a power cut leaves of an unsynced write may be cut off, or full of zeroes with good pages behind them. No mode
@@ -149,34 +149,36 @@ def _open(directory: Path, tuning: Tuning) -> Rdict:
     Only damage in the very last block, or in the last group, cannot be told from a torn end.
     """
     try:
-        return _open_as(directory, tuning, DBRecoveryMode.absolute_consistency())
+        return _open_with_recovery(directory, tuning, DBRecoveryMode.absolute_consistency())
     except Exception as error:
         if f"{directory}/LOCK" in str(error):
             raise CannotOpen(f"it is open already, in this process or in another one ({error})") from error
         if not str(error).startswith("Corruption"):
             raise
         damage = error
-    whole, synced = _look_into(directory, tuning)
+    whole, synced = _inspect_damage(directory, tuning)
     if whole < synced:
         raise CannotOpen(
             f"its log is damaged ({damage}) after change {whole:,}, and was synced up to {synced:,} at least: "
             "restore a checkpoint, or repair it with RocksDB's tools and lose what came after"
         )
     log.warning("%s: the end of its log, which was never synced, is torn (%s) and left out", directory, damage)
-    return _open_as(directory, tuning, DBRecoveryMode.point_in_time())
+    return _open_with_recovery(directory, tuning, DBRecoveryMode.point_in_time())
 
 
-def _look_into(directory: Path, tuning: Tuning) -> tuple[int, int]:
+def _inspect_damage(directory: Path, tuning: RocksTuning) -> tuple[int, int]:
     """The last change before the damage, and the last that is known to have been synced. Alters nothing."""
     look = AccessType.read_only(error_if_log_file_exist=False)
-    whole = _open_as(directory, tuning, DBRecoveryMode.point_in_time(), look).latest_sequence_number()
-    skipping = _open_as(directory, tuning, DBRecoveryMode.skip_any_corrupted_record(), look)
-    mark = skipping.get_column_family(SYNCED_FAMILY).get(SYNCED_KEY)
+    whole = _open_with_recovery(directory, tuning, DBRecoveryMode.point_in_time(), look).latest_sequence_number()
+    skipping = _open_with_recovery(directory, tuning, DBRecoveryMode.skip_any_corrupted_record(), look)
+    mark = skipping.get_column_family(SYNCED_FAMILY).get(SYNCED_MARK_KEY)
     return whole, int.from_bytes(mark or b"", "big")
 
 
-def _open_as(directory: Path, tuning: Tuning, recovery: DBRecoveryMode, access: AccessType | None = None) -> Rdict:
-    small = options(tuning, recovery, is_searched_in_vain=True)
+def _open_with_recovery(
+    directory: Path, tuning: RocksTuning, recovery: DBRecoveryMode, access: AccessType | None = None
+) -> Rdict:
+    small = make_options(tuning, recovery, has_bloom_filter=True)
     families = {INDEX_FAMILY: small, SYNCED_FAMILY: small}
-    large = options(tuning, recovery, is_searched_in_vain=False)
+    large = make_options(tuning, recovery, has_bloom_filter=False)
     return Rdict(str(directory), large, families, access or AccessType.read_write())

@@ -21,7 +21,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from twinbus.store.changes import Changes
+from twinbus.store.changes import ChangeBatch
 from twinbus.store.protocol import StoreClosed, StoreError, StoreFailed, Table
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from twinbus.store.protocol import Answer, Batch, Row
+    from twinbus.store.protocol import Batch, OnResult, Row
 
 T = TypeVar("T")
-Post: TypeAlias = "Callable[[Callable[[], None]], object]"
+PostCall: TypeAlias = "Callable[[Callable[[], None]], object]"
 """Takes a call that the simulation makes later; in the order in which it got them."""
 
 
-class Records:
+class MemoryTable:
     """One table: a dict, and its keys in order."""
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class Records:
         self.values: dict[bytes, bytes] = {}
         self.keys: list[bytes] = []
 
-    def copy(self) -> Records:
+    def copy(self) -> MemoryTable:
         """One that changes on its own."""
-        twin = Records()
+        twin = MemoryTable()
         twin.values = self.values.copy()
         twin.keys = self.keys.copy()
         return twin
@@ -88,19 +88,19 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         """Empty."""
-        self.synced = {table: Records() for table in Table}
-        self.seen = {table: Records() for table in Table}
+        self.synced = {table: MemoryTable() for table in Table}
+        self.visible = {table: MemoryTable() for table in Table}
         """The same with what is written and not synced yet."""
-        self.unsynced: list[Changes] = []
+        self.unsynced: list[ChangeBatch] = []
         self.checkpoints: dict[Path, MemoryDisk] = {}
-        self.user: MemoryStore | None = None
+        self.store: MemoryStore | None = None
         """The store that has it open."""
         self.crashes = 0
 
-    def write(self, batch: Changes) -> None:
+    def write(self, batch: ChangeBatch) -> None:
         """Show a batch, until it is synced or lost."""
         self.unsynced.append(batch)
-        _apply(batch, self.seen)
+        _apply(batch, self.visible)
 
     def sync(self) -> None:
         """Make sure of all that was written."""
@@ -111,7 +111,7 @@ class MemoryDisk:
     def crash(self, random: Random) -> None:
         """Lose power. Its store is dead: it answers nothing any more, not even what was posted already."""
         self.lose_unsynced(random)
-        self.user = None
+        self.store = None
         self.crashes += 1
 
     def lose_unsynced(self, random: Random) -> None:
@@ -121,23 +121,23 @@ class MemoryDisk:
         """
         del self.unsynced[random.randint(0, len(self.unsynced)) :]
         self.sync()
-        self.seen = {table: records.copy() for table, records in self.synced.items()}
+        self.visible = {table: records.copy() for table, records in self.synced.items()}
 
     def copy_synced(self) -> MemoryDisk:
         """A disk of its own."""
         twin = MemoryDisk()
         twin.synced = {table: records.copy() for table, records in self.synced.items()}
-        twin.seen = {table: records.copy() for table, records in self.synced.items()}
+        twin.visible = {table: records.copy() for table, records in self.synced.items()}
         return twin
 
 
-class Step(Enum):
+class StoreStep(Enum):
     """What a store does next."""
 
     RUN = auto()
     """Write and read what was asked, up to the next checkpoint or close, which is run alone."""
     SYNC = auto()
-    ANSWER = auto()
+    DELIVER = auto()
 
 
 class MemoryStore:
@@ -145,88 +145,88 @@ class MemoryStore:
 
     name: str
 
-    def __init__(self, disk: MemoryDisk, *, name: str, post: Post) -> None:
+    def __init__(self, disk: MemoryDisk, *, name: str, post_call: PostCall) -> None:
         """Open at once. Raises StoreFailed if another store has the disk open."""
-        if disk.user is not None:
-            raise StoreFailed(f"{name}: the disk is in use by {disk.user.name}")
-        disk.user = self
+        if disk.store is not None:
+            raise StoreFailed(f"{name}: the disk is in use by {disk.store.name}")
+        disk.store = self
         self.name = name
         self.disk = disk
         self.commits = 0
         """Batches written."""
         self.syncs = 0
         self.bytes_written = 0
-        self.waiting = 0
+        self.pending_commits = 0
         """Commits that are not answered yet."""
         self.busy_since: float | None = None
         """When its disk began to hang, as `hang` was told."""
         self.failure: StoreFailed | None = None
-        self._post = post
-        self._calls: deque[tuple[Callable[[], Any], Answer[Any], bool]] = deque()
+        self._post_call = post_call
+        self._calls: deque[tuple[Callable[[], Any], OnResult[Any], bool]] = deque()
         """What to run, who is told, and whether it is run alone."""
-        self._answers: list[tuple[Answer[Any], Any]] = []
-        self._step = Step.RUN
+        self._results: list[tuple[OnResult[Any], Any]] = []
+        self._step = StoreStep.RUN
         self._is_hanging = False
         self._is_closed = False
-        self._crashes_before = disk.crashes
+        self._crashes_at_open = disk.crashes
         self._sync_error: tuple[str, Random] | None = None
 
     # --- what every store has -----------------------------------------------------------------------------------------
 
-    def batch(self) -> Changes:
+    def batch(self) -> ChangeBatch:
         """An empty batch."""
-        return Changes()
+        return ChangeBatch()
 
-    def commit(self, batch: Batch, done: Answer[None]) -> None:
+    def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         """Make the changes of a batch. Answered when they are on disk."""
-        assert isinstance(batch, Changes)
-        self.waiting += 1
-        self._ask(partial(self._write, batch), partial(self._committed, done))
+        assert isinstance(batch, ChangeBatch)
+        self.pending_commits += 1
+        self._enqueue(partial(self._write, batch), partial(self._on_committed, on_done))
 
-    def get(self, keys: Sequence[bytes], done: Answer[list[bytes | None]], table: Table = Table.LOG) -> None:
+    def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
         """The values of some keys; None for each that is not there."""
-        self._ask(partial(self._get, list(keys), table), done)
+        self._enqueue(partial(self._get, list(keys), table), on_result)
 
     def scan(
         self,
         start: bytes,
         end: bytes,
-        done: Answer[list[Row]],
+        on_result: OnResult[list[Row]],
         *,
         limit: int,
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
         """Records from `start` up to and without `end`, in order."""
-        self._ask(lambda: self.disk.seen[table].scan(start, end, limit, max_bytes), done)
+        self._enqueue(lambda: self.disk.visible[table].scan(start, end, limit, max_bytes), on_result)
 
-    def checkpoint(self, directory: Path, done: Answer[None]) -> None:
+    def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
         """Make a copy: it is in the disk's `checkpoints`, by the name of the directory."""
-        self._ask(partial(self._checkpoint, directory), done, alone=True)
+        self._enqueue(partial(self._checkpoint, directory), on_done, alone=True)
 
-    def close(self, done: Answer[None]) -> None:
+    def close(self, on_done: OnResult[None]) -> None:
         """Answer what was asked before, and let go of the disk; also if the store failed. May be asked again."""
-        self._calls.append((self._close, done, True))
+        self._calls.append((self._close, on_done, True))
 
     # --- what the simulation does -------------------------------------------------------------------------------------
 
     @property
-    def pending(self) -> bool:
+    def has_work(self) -> bool:
         """A step would do something."""
-        is_idle = self._step is Step.RUN and not self._calls
-        return not (is_idle or self._is_hanging or self._is_dead)
+        is_idle = self._step is StoreStep.RUN and not self._calls
+        return not (is_idle or self._is_hanging or self._has_lost_power)
 
     @property
-    def next_step(self) -> Step:
+    def next_step(self) -> StoreStep:
         """What a step would do, where one is pending."""
         return self._step
 
     def step(self) -> None:
         """Do the next thing, if one is pending."""
-        if self.pending:
+        if self.has_work:
             self._step = self._steps[self._step](self)
 
-    def fail_next(self, error: str, random: Random) -> None:
+    def fail_next_sync(self, error: str, random: Random) -> None:
         """Let the next sync fail. Chance decides what of the unsynced batches the disk holds nevertheless."""
         self._sync_error = (error, random)
 
@@ -242,19 +242,19 @@ class MemoryStore:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> Step:
+    def _run(self) -> StoreStep:
         """Run what was asked until now, with answers to come."""
         while self._calls:
             run, done, alone = self._calls[0]
-            if alone and self._answers:
+            if alone and self._results:
                 break
             self._calls.popleft()
-            self._answers.append((done, run()))
+            self._results.append((done, run()))
             if alone:
                 break
-        return Step.SYNC if self.disk.unsynced and self.failure is None else Step.ANSWER
+        return StoreStep.SYNC if self.disk.unsynced and self.failure is None else StoreStep.DELIVER
 
-    def _sync(self) -> Step:
+    def _sync(self) -> StoreStep:
         if self._sync_error is None:
             self.disk.sync()
             self.syncs += 1
@@ -262,36 +262,36 @@ class MemoryStore:
             reason, random = self._sync_error
             self.disk.lose_unsynced(random)
             self.failure = StoreFailed(f"{self.name}: {reason}")
-            self._answers = [(done, self.failure) for done, _ in self._answers]
-        return Step.ANSWER
+            self._results = [(done, self.failure) for done, _ in self._results]
+        return StoreStep.DELIVER
 
-    def _answer(self) -> Step:
-        answers, self._answers = self._answers, []
+    def _deliver(self) -> StoreStep:
+        answers, self._results = self._results, []
         for done, answer in answers:
-            self._post(partial(self._tell, done, answer))
-        return Step.RUN
+            self._post_call(partial(self._deliver_one, done, answer))
+        return StoreStep.RUN
 
-    _steps = {Step.RUN: _run, Step.SYNC: _sync, Step.ANSWER: _answer}  # noqa: RUF012  (never changed)
+    _steps = {StoreStep.RUN: _run, StoreStep.SYNC: _sync, StoreStep.DELIVER: _deliver}  # noqa: RUF012  (never changed)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def _ask(self, run: Callable[[], T | StoreError], done: Answer[T], *, alone: bool = False) -> None:
-        self._calls.append((partial(self._unless_over, run), done, alone))
+    def _enqueue(self, run: Callable[[], T | StoreError], on_result: OnResult[T], *, alone: bool = False) -> None:
+        self._calls.append((partial(self._unless_closed, run), on_result, alone))
 
-    def _unless_over(self, run: Callable[[], T | StoreError]) -> T | StoreError:
+    def _unless_closed(self, run: Callable[[], T | StoreError]) -> T | StoreError:
         if self.failure is not None:
             return self.failure
         if self._is_closed:
             return StoreClosed(f"{self.name} is closed")
         return run()
 
-    def _write(self, batch: Changes) -> None:
+    def _write(self, batch: ChangeBatch) -> None:
         self.disk.write(batch)
         self.commits += 1
         self.bytes_written += batch.size
 
     def _get(self, keys: list[bytes], table: Table) -> list[bytes | None]:
-        values = self.disk.seen[table].values
+        values = self.disk.visible[table].values
         return [values.get(key) for key in keys]
 
     def _checkpoint(self, directory: Path) -> StoreError | None:
@@ -303,23 +303,23 @@ class MemoryStore:
     def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self.disk.user = None
+            self.disk.store = None
 
-    def _committed(self, done: Answer[None], answer: StoreError | None) -> None:
-        self.waiting -= 1
-        done(answer)
+    def _on_committed(self, on_done: OnResult[None], error: StoreError | None) -> None:
+        self.pending_commits -= 1
+        on_done(error)
 
-    def _tell(self, done: Answer[T], answer: T | StoreError) -> None:
-        if not self._is_dead:
-            done(answer)
+    def _deliver_one(self, on_result: OnResult[T], result: T | StoreError) -> None:
+        if not self._has_lost_power:
+            on_result(result)
 
     @property
-    def _is_dead(self) -> bool:
+    def _has_lost_power(self) -> bool:
         """Its disk lost power."""
-        return self.disk.crashes != self._crashes_before
+        return self.disk.crashes != self._crashes_at_open
 
 
-def _apply(batch: Changes, tables: dict[Table, Records]) -> None:
+def _apply(batch: ChangeBatch, tables: dict[Table, MemoryTable]) -> None:
     for key, value, table in batch.changes:
         if isinstance(value, bytes):
             tables[table].put(key, value)

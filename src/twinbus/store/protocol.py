@@ -48,7 +48,7 @@ class StoreClosed(StoreError):
 
 Row: TypeAlias = "tuple[bytes, bytes]"
 """A key and its value."""
-Answer: TypeAlias = "Callable[[T | StoreError], None]"
+OnResult: TypeAlias = "Callable[[T | StoreError], None]"
 """Is called once, with what was asked for or with the reason why not."""
 
 
@@ -74,17 +74,17 @@ class Store(Protocol):
     def batch(self) -> Batch:
         """An empty batch, for this store only."""
 
-    def commit(self, batch: Batch, done: Answer[None]) -> None:
+    def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         """Make the changes of a batch. Answered when they are on disk (fsync), not before."""
 
-    def get(self, keys: Sequence[bytes], done: Answer[list[bytes | None]], table: Table = Table.LOG) -> None:
+    def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
         """The values of some keys; None for each that is not there."""
 
     def scan(
         self,
         start: bytes,
         end: bytes,
-        done: Answer[list[Row]],
+        on_result: OnResult[list[Row]],
         *,
         limit: int,
         max_bytes: int = 16_777_216,
@@ -96,8 +96,8 @@ class Store(Protocol):
         Sees also what was committed and is not synced yet: who must not show that asks for less.
         """  # noqa: D205
 
-    def checkpoint(self, directory: Path, done: Answer[None]) -> None:
+    def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
         """Make a copy of what is on disk now, which can be opened as a store of its own. `directory` must not exist."""
 
-    def close(self, done: Answer[None]) -> None:
+    def close(self, on_done: OnResult[None]) -> None:
         """Answer what was asked before, and let go of the files."""

@@ -19,17 +19,17 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from twinbus.store.changes import Changes
-from twinbus.store.database import Database, Stalled
+from twinbus.store.changes import ChangeBatch
+from twinbus.store.database import RocksDatabase, WriteStalled
 from twinbus.store.protocol import StoreClosed, StoreError, StoreFailed, Table
-from twinbus.store.tuning import DEFAULT
+from twinbus.store.tuning import DEFAULT_TUNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from twinbus.store.protocol import Answer, Batch, Row
-    from twinbus.store.tuning import Tuning
+    from twinbus.store.protocol import Batch, OnResult, Row
+    from twinbus.store.tuning import RocksTuning
 
 log: Final = logging.getLogger(__name__)
 
@@ -40,22 +40,22 @@ GROUP_BYTES: Final = 67_108_864
 STALL_FIRST_PAUSE_S: Final = 0.001
 STALL_LONGEST_PAUSE_S: Final = 0.050
 STALL_WARNING_S: Final = 1.0
-RELEASE_S: Final = 5.0
+RELEASE_TIMEOUT_S: Final = 5.0
 """How long a closing store waits for RocksDB's background work to end."""
 
 T = TypeVar("T")
-Post: TypeAlias = "Callable[[Callable[[], None]], object]"
+PostCall: TypeAlias = "Callable[[Callable[[], None]], object]"
 """Has a call made on the thread of the store's owner."""
-Call: TypeAlias = "tuple[Callable[[Database], Any] | None, Answer[Any]]"
+Call: TypeAlias = "tuple[Callable[[RocksDatabase], Any] | None, OnResult[Any]]"
 """What the store's thread shall do, and who is told the result. None: close."""
-Answers: TypeAlias = "list[tuple[Answer[Any], Any]]"
+Results: TypeAlias = "list[tuple[OnResult[Any], Any]]"
 """Who is told, and what."""
 
 
 class RocksStore:
     """One database and its thread. Made by `open`; used from the thread of its owner only."""
 
-    def __init__(self, directory: Path, *, name: str, post: Post) -> None:
+    def __init__(self, directory: Path, *, name: str, post_call: PostCall) -> None:
         """Not open yet."""
         self.name = name
         self.directory = directory
@@ -63,18 +63,18 @@ class RocksStore:
         """Batches written."""
         self.syncs = 0
         self.bytes_written = 0
-        self.waiting = 0
+        self.pending_commits = 0
         """Commits that are not answered yet."""
         self.busy_since: float | None = None
         """When the group at work began, by the monotonic clock: long ago where a sync hangs."""
         self.failure: StoreFailed | None = None
-        self._post = post
+        self._post_call = post_call
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._is_closing = False
-        self._late: Answers | None = []
+        self._late_results: Results | None = []
         """Asked after `close` and before its answer. None once that was given: the thread is over."""
         # The following are the store's thread's alone.
-        self._is_dirty = False
+        self._has_unsynced = False
         self._group_bytes = 0
 
     # --- the owner's thread -------------------------------------------------------------------------------------------
@@ -85,106 +85,106 @@ class RocksStore:
         directory: Path,
         *,
         name: str,
-        post: Post,
-        done: Answer[RocksStore],
-        tuning: Tuning = DEFAULT,
+        post_call: PostCall,
+        on_result: OnResult[RocksStore],
+        tuning: RocksTuning = DEFAULT_TUNING,
     ) -> None:
         """Open a database, or make one. Answered like everything else, with a StoreFailed if it cannot be."""
-        store = cls(directory, name=name, post=post)
-        threading.Thread(target=store._run, args=(done, tuning), name=name, daemon=True).start()
+        store = cls(directory, name=name, post_call=post_call)
+        threading.Thread(target=store._run, args=(on_result, tuning), name=name, daemon=True).start()
 
-    def batch(self) -> Changes:
+    def batch(self) -> ChangeBatch:
         """An empty batch."""
-        return Changes()
+        return ChangeBatch()
 
-    def commit(self, batch: Batch, done: Answer[None]) -> None:
+    def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         """Make the changes of a batch. Answered when they are on disk."""
-        assert isinstance(batch, Changes)
-        self.waiting += 1
-        self._ask(partial(self._write, batch), partial(self._committed, done))
+        assert isinstance(batch, ChangeBatch)
+        self.pending_commits += 1
+        self._enqueue(partial(self._write, batch), partial(self._on_committed, on_done))
 
-    def get(self, keys: Sequence[bytes], done: Answer[list[bytes | None]], table: Table = Table.LOG) -> None:
+    def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
         """The values of some keys; None for each that is not there."""
-        self._ask(partial(self._get, list(keys), table), done)
+        self._enqueue(partial(self._get, list(keys), table), on_result)
 
     def scan(
         self,
         start: bytes,
         end: bytes,
-        done: Answer[list[Row]],
+        on_result: OnResult[list[Row]],
         *,
         limit: int,
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
         """Records from `start` up to and without `end`, in order."""
-        self._ask(partial(self._scan, start, end, limit, max_bytes, table), done)
+        self._enqueue(partial(self._scan, start, end, limit, max_bytes, table), on_result)
 
-    def checkpoint(self, directory: Path, done: Answer[None]) -> None:
+    def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
         """Make a copy that can be opened. Where that fails the store goes on: nothing of its own was lost."""
-        self._ask(partial(self._checkpoint, directory), done)
+        self._enqueue(partial(self._checkpoint, directory), on_done)
 
-    def close(self, done: Answer[None]) -> None:
+    def close(self, on_done: OnResult[None]) -> None:
         """Answer what was asked before, and let go of the files; also if the store failed. May be asked again."""
         if self._is_closing:
-            self._answer_late(done, None)
+            self._deliver_late(on_done, None)
         else:
             self._is_closing = True
-            self._calls.put((None, done))
+            self._calls.put((None, on_done))
 
-    def _ask(self, run: Callable[[Database], T | StoreError], done: Answer[T]) -> None:
+    def _enqueue(self, run: Callable[[RocksDatabase], T | StoreError], on_result: OnResult[T]) -> None:
         if self._is_closing:
-            self._answer_late(done, self.failure or StoreClosed(f"{self.name} is closed"))
+            self._deliver_late(on_result, self.failure or StoreClosed(f"{self.name} is closed"))
         else:
-            self._calls.put((run, done))
+            self._calls.put((run, on_result))
 
-    def _answer_late(self, done: Answer[T], answer: T | StoreError) -> None:
+    def _deliver_late(self, on_result: OnResult[T], result: T | StoreError) -> None:
         """After the answers that are still to come."""
-        if self._late is None:
-            self._post(partial(done, answer))
+        if self._late_results is None:
+            self._post_call(partial(on_result, result))
         else:
-            self._late.append((done, answer))
+            self._late_results.append((on_result, result))
 
-    def _committed(self, done: Answer[None], answer: StoreError | None) -> None:
-        self.waiting -= 1
-        done(answer)
+    def _on_committed(self, on_done: OnResult[None], error: StoreError | None) -> None:
+        self.pending_commits -= 1
+        on_done(error)
 
-    def _deliver_last(self, answers: Answers) -> None:
-        late, self._late = self._late or [], None
-        deliver(answers + late)
+    def _deliver_last(self, results: Results) -> None:
+        late, self._late_results = self._late_results or [], None
+        deliver_results(results + late)
 
     # --- the store's thread -------------------------------------------------------------------------------------------
 
-    def _run(self, opened: Answer[RocksStore], tuning: Tuning) -> None:
+    def _run(self, on_opened: OnResult[RocksStore], tuning: RocksTuning) -> None:
         try:
-            database = Database(self.directory, tuning)
+            database = RocksDatabase(self.directory, tuning)
         except Exception as error:  # noqa: BLE001  (RocksDB raises no narrower one)
-            self._tell(partial(opened, self._fail(f"{self.directory} cannot be opened: {error}")))
+            self._post_to_owner(partial(on_opened, self._fail(f"{self.directory} cannot be opened: {error}")))
             return
-        is_heard = self._tell(partial(opened, self))
+        is_heard = self._post_to_owner(partial(on_opened, self))
         while is_heard:
             first = self._calls.get()
             self.busy_since = time.monotonic()
-            answers, closed = self._serve_group(database, first)
+            answers, closed = self._run_group(database, first)
             if closed is not None:
                 answers.append((closed, self._close(database)))
                 self.busy_since = None
-                self._tell(partial(self._deliver_last, answers))
+                self._post_to_owner(partial(self._deliver_last, answers))
                 return
             self.busy_since = None
-            is_heard = self._tell(partial(deliver, answers))
-        database.release(RELEASE_S)
+            is_heard = self._post_to_owner(partial(deliver_results, answers))
+        database.release(RELEASE_TIMEOUT_S)
 
-    def _tell(self, call: Callable[[], None]) -> bool:
+    def _post_to_owner(self, call: Callable[[], None]) -> bool:
         try:
-            self._post(call)
+            self._post_call(call)
         except RuntimeError:  # the owner's loop is closed
             return False
         return True
 
-    def _serve_group(self, database: Database, call: Call) -> tuple[Answers, Answer[None] | None]:
+    def _run_group(self, database: RocksDatabase, call: Call) -> tuple[Results, OnResult[None] | None]:
         """Run this call and those that wait behind it, up to `close`, and sync once for all of them."""
-        asked: list[Answer[Any]] = []
+        asked: list[OnResult[Any]] = []
         results: list[Any] = []
         closed = None
         others = min(self._calls.qsize(), GROUP_CALLS - 1)
@@ -207,38 +207,38 @@ class RocksStore:
             results = [self._fail(str(error))] * len(asked)
         return list(zip(asked, results, strict=True)), closed
 
-    def _write(self, batch: Changes, database: Database) -> None:
-        self._is_dirty = True
-        stall = Stall(self.name)
+    def _write(self, batch: ChangeBatch, database: RocksDatabase) -> None:
+        self._has_unsynced = True
+        stall = WriteStall(self.name)
         while True:
             try:
                 database.write(batch)
                 break
-            except Stalled:
+            except WriteStalled:
                 stall.wait()
         self.commits += 1
         self.bytes_written += batch.size
         self._group_bytes += batch.size
 
-    def _sync(self, database: Database) -> None:
-        if self._is_dirty and self.failure is None:
+    def _sync(self, database: RocksDatabase) -> None:
+        if self._has_unsynced and self.failure is None:
             database.sync()
-            self._is_dirty = False
+            self._has_unsynced = False
             self.syncs += 1
 
-    def _get(self, keys: list[bytes], table: Table, database: Database) -> list[bytes | None]:
+    def _get(self, keys: list[bytes], table: Table, database: RocksDatabase) -> list[bytes | None]:
         values = database.get(keys, table)
         self._group_bytes += sum(len(value) for value in values if value is not None)
         return values
 
     def _scan(
-        self, start: bytes, end: bytes, limit: int, max_bytes: int, table: Table, database: Database
+        self, start: bytes, end: bytes, limit: int, max_bytes: int, table: Table, database: RocksDatabase
     ) -> list[Row]:
         rows, size = database.scan(start, end, limit, max_bytes, table)
         self._group_bytes += size
         return rows
 
-    def _checkpoint(self, directory: Path, database: Database) -> StoreError | None:
+    def _checkpoint(self, directory: Path, database: RocksDatabase) -> StoreError | None:
         self._sync(database)
         try:
             database.checkpoint(directory)
@@ -251,26 +251,26 @@ class RocksStore:
         log.error("%s. The store takes nothing more until it is opened again", self.failure)
         return self.failure
 
-    def _close(self, database: Database) -> StoreFailed | None:
+    def _close(self, database: RocksDatabase) -> StoreFailed | None:
         """Let go of the database. All is synced, or the store has failed: nothing can be lost here."""
         try:
             if self.failure is None:
                 database.flush()  # for a quick opening
         except Exception as error:  # noqa: BLE001  (RocksDB raises no narrower one)
             log.warning("%s: not flushed at its close: %s", self.name, error)
-        if database.release(RELEASE_S):
+        if database.release(RELEASE_TIMEOUT_S):
             return None
         return StoreFailed(f"{self.name}: {self.directory} stays locked: RocksDB's background work hangs there")
 
 
-class Stall:
+class WriteStall:
     """The waiting of one write for RocksDB's compaction. Not a failure; on the store's thread, without the GIL."""
 
     def __init__(self, name: str) -> None:
         """Begins with the first `wait`."""
         self._name = name
         self._began: float | None = None
-        self._is_told = False
+        self._is_logged = False
         self._pause_s = STALL_FIRST_PAUSE_S
 
     def wait(self) -> None:
@@ -278,17 +278,17 @@ class Stall:
         now = time.monotonic()
         if self._began is None:
             self._began = now
-        if now - self._began > STALL_WARNING_S and not self._is_told:
+        if now - self._began > STALL_WARNING_S and not self._is_logged:
             log.warning("%s: a write has waited %.1f s for RocksDB's compaction", self._name, now - self._began)
-            self._is_told = True
+            self._is_logged = True
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, STALL_LONGEST_PAUSE_S)
 
 
-def deliver(answers: Answers) -> None:
+def deliver_results(results: Results) -> None:
     """Give each its answer, also if another one cannot take his."""
     errors = []
-    for done, answer in answers:
+    for done, answer in results:
         try:
             done(answer)
         except Exception as error:  # noqa: BLE001  (raised below)

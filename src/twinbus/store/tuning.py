@@ -17,7 +17,7 @@ MIB: Final = 1_048_576
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
+class RocksTuning:
     """What may differ from store to store; tests make some of it tiny."""
 
     write_buffer_bytes: int = 32 * MIB
@@ -37,10 +37,10 @@ class Tuning:
     """False only for tests and measurements: a commit is answered though a power cut could undo it."""
 
 
-DEFAULT: Final = Tuning()
+DEFAULT_TUNING: Final = RocksTuning()
 
 
-def write_options() -> WriteOptions:
+def make_write_options() -> WriteOptions:
     """Without sync: that is `flush_wal`'s. And a write that would have to wait fails instead, and is not applied.
 
     A write holds the GIL: one that waits for the disk would stop the whole process.
@@ -51,7 +51,7 @@ def write_options() -> WriteOptions:
     return chosen
 
 
-def options(tuning: Tuning, recovery: DBRecoveryMode, *, is_searched_in_vain: bool) -> Options:
+def make_options(tuning: RocksTuning, recovery: DBRecoveryMode, *, has_bloom_filter: bool) -> Options:
     """The settings of one column family, and those of the whole database, which RocksDB takes from the default one."""
     chosen = Options(raw_mode=True)
     chosen.create_if_missing(create_if_missing=True)
@@ -66,11 +66,11 @@ def options(tuning: Tuning, recovery: DBRecoveryMode, *, is_searched_in_vain: bo
     chosen.set_max_log_file_size(4 * MIB)
     chosen.set_max_manifest_file_size(16 * MIB)
     _set_compaction(chosen, tuning)
-    chosen.set_block_based_table_factory(_blocks(has_filter=is_searched_in_vain))
+    chosen.set_block_based_table_factory(_make_block_options(has_bloom_filter=has_bloom_filter))
     return chosen
 
 
-def _set_compaction(chosen: Options, tuning: Tuning) -> None:
+def _set_compaction(chosen: Options, tuning: RocksTuning) -> None:
     chosen.set_write_buffer_size(tuning.write_buffer_bytes)
     chosen.set_max_write_buffer_number(tuning.write_buffers)
     chosen.set_target_file_size_base(tuning.write_buffer_bytes)
@@ -83,13 +83,13 @@ def _set_compaction(chosen: Options, tuning: Tuning) -> None:
     chosen.add_compact_on_deletion_collector_factory(16_384, 8_192, 0.5)
 
 
-def _blocks(*, has_filter: bool) -> BlockBasedOptions:
+def _make_block_options(*, has_bloom_filter: bool) -> BlockBasedOptions:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(_shared_cache())
     # In the cache, or else they grow with the number of messages.
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    if has_filter:
+    if has_bloom_filter:
         blocks.set_bloom_filter(10, block_based=False)
     return blocks
 

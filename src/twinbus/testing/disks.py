@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from twinbus.store.protocol import Answer, Batch, Row, Store
+    from twinbus.store.protocol import Batch, OnResult, Row, Store
 
-PLENTY_BYTES: Final = 2**50
-LOOK_S: Final = 3_600.0
+FREE_BYTES: Final = 2**50
+SPACE_CHECK_INTERVAL_S: Final = 3_600.0
 """Whoever fills them tells the broker at once: a look every second would be most of what happens in an idle hour."""
-BROKEN: Final = "the disk does not work: a test wants it so"
+BROKEN_REASON: Final = "the disk does not work: a test wants it so"
 
 
 class LoopStore(MemoryStore):
@@ -33,64 +33,64 @@ class LoopStore(MemoryStore):
 
     def __init__(self, disk: MemoryDisk, name: str, loop: asyncio.AbstractEventLoop) -> None:
         """Open at once. StoreFailed if another store has the disk open."""
-        super().__init__(disk, name=name, post=loop.call_soon)
-        self._soon: Callable[[Callable[[], None]], object] = loop.call_soon
-        self._is_due = False
+        super().__init__(disk, name=name, post_call=loop.call_soon)
+        self._call_soon: Callable[[Callable[[], None]], object] = loop.call_soon
+        self._is_step_scheduled = False
 
-    def commit(self, batch: Batch, done: Answer[None]) -> None:
+    def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         """Make the changes of a batch. Answered when they are on disk."""
-        super().commit(batch, done)
-        self._wake()
+        super().commit(batch, on_done)
+        self._schedule_step()
 
-    def get(self, keys: Sequence[bytes], done: Answer[list[bytes | None]], table: Table = Table.LOG) -> None:
+    def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
         """The values of some keys; None for each that is not there."""
-        super().get(keys, done, table)
-        self._wake()
+        super().get(keys, on_result, table)
+        self._schedule_step()
 
     def scan(
         self,
         start: bytes,
         end: bytes,
-        done: Answer[list[Row]],
+        on_result: OnResult[list[Row]],
         *,
         limit: int,
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
         """Records from `start` up to and without `end`, in order."""
-        super().scan(start, end, done, limit=limit, max_bytes=max_bytes, table=table)
-        self._wake()
+        super().scan(start, end, on_result, limit=limit, max_bytes=max_bytes, table=table)
+        self._schedule_step()
 
-    def checkpoint(self, directory: Path, done: Answer[None]) -> None:
+    def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
         """Make a copy."""
-        super().checkpoint(directory, done)
-        self._wake()
+        super().checkpoint(directory, on_done)
+        self._schedule_step()
 
-    def close(self, done: Answer[None]) -> None:
+    def close(self, on_done: OnResult[None]) -> None:
         """Let go of the disk. One that is cut off from it has nothing to let go of."""
-        if self._is_dead:
-            self._soon(lambda: done(None))
+        if self._has_lost_power:
+            self._call_soon(lambda: on_done(None))
             return
-        super().close(done)
-        self._wake()
+        super().close(on_done)
+        self._schedule_step()
 
     def resume(self) -> None:
         """Go on."""
         super().resume()
-        self._wake()
+        self._schedule_step()
 
-    def mend(self) -> None:
+    def clear_sync_failure(self) -> None:
         """Take back that the next sync fails."""
         self._sync_error = None
 
-    def _wake(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._soon(self._work)
+    def _schedule_step(self) -> None:
+        if not self._is_step_scheduled:
+            self._is_step_scheduled = True
+            self._call_soon(self._run_pending)
 
-    def _work(self) -> None:
-        self._is_due = False
-        while self.pending:
+    def _run_pending(self) -> None:
+        self._is_step_scheduled = False
+        while self.has_work:
             self.step()
 
 
@@ -104,13 +104,13 @@ class MemoryCatalogue(Catalogue):
 
     def close(self) -> None:
         """Keep what there is."""
-        self._disks.catalogue = self._database.serialize()
+        self._disks.catalogue_bytes = self._database.serialize()
         super().close()
 
     def _connect(self) -> sqlite3.Connection:
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        if self._disks.catalogue:
-            database.deserialize(self._disks.catalogue)
+        if self._disks.catalogue_bytes:
+            database.deserialize(self._disks.catalogue_bytes)
         return database
 
     def _sync_directory(self) -> None:
@@ -123,34 +123,34 @@ class LoopDisks:
     def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
         """Empty: `count` disks for one store each, and a catalogue."""
         self.directories = tuple(Path("memory") / str(number) for number in range(count))
-        self.look_s = LOOK_S
-        self.catalogue = b""
+        self.check_interval_s = SPACE_CHECK_INTERVAL_S
+        self.catalogue_bytes = b""
         self._loop = loop
         self._disks = [MemoryDisk() for _ in range(count)]
         self._is_full = False
         self._broken: set[int] = set()
-        self._stuck: set[int] = set()
+        self._hanging: set[int] = set()
         self._random = Random(0)  # noqa: S311  # decides what of a failed sync is there: always the same
 
     # --- the server calls these ---------------------------------------------------------------------------------------
 
-    def open(self, number: int, done: Answer[Store]) -> None:
+    def open(self, store_number: int, on_done: OnResult[Store]) -> None:
         """Open a store."""
         try:
-            store = LoopStore(self._disks[number], str(number), self._loop)
+            store = LoopStore(self._disks[store_number], str(store_number), self._loop)
         except StoreFailed as error:
-            self._loop.call_soon(done, error)
+            self._loop.call_soon(on_done, error)
             return
-        self._afflict(number)
-        self._loop.call_soon(done, store)
+        self._apply_faults(store_number)
+        self._loop.call_soon(on_done, store)
 
     def free_bytes(self, directory: Path) -> int:  # noqa: ARG002  # they are full together
         """What can still be written."""
-        return 0 if self._is_full else PLENTY_BYTES
+        return 0 if self._is_full else FREE_BYTES
 
-    async def why_not(self, number: int) -> str | None:
+    async def find_disk_problem(self, store_number: int) -> str | None:
         """Why a store should not be opened again now."""
-        return BROKEN if number in self._broken | self._stuck else None
+        return BROKEN_REASON if store_number in self._broken | self._hanging else None
 
     def open_catalogue(self) -> MemoryCatalogue:
         """Open the catalogue."""
@@ -165,20 +165,20 @@ class LoopDisks:
     def fail(self, number: int) -> None:
         """Let every sync of a store fail, from the next one on."""
         self._broken.add(number)
-        self._afflict(number)
+        self._apply_faults(number)
 
     def hang(self, number: int) -> None:
         """Let a store answer nothing."""
-        self._stuck.add(number)
-        self._afflict(number)
+        self._hanging.add(number)
+        self._apply_faults(number)
 
     def restore(self) -> None:
         """All of them work well again."""
         self._is_full = False
         self._broken.clear()
-        self._stuck.clear()
+        self._hanging.clear()
         for store in self._stores():
-            store.mend()
+            store.clear_sync_failure()
             store.resume()
 
     def crash(self) -> None:
@@ -186,14 +186,14 @@ class LoopDisks:
         for disk in self._disks:
             disk.crash(self._random)
 
-    def _afflict(self, number: int) -> None:
+    def _apply_faults(self, number: int) -> None:
         for store in self._stores():
             if store.disk is not self._disks[number]:
                 continue
             if number in self._broken:
-                store.fail_next(BROKEN, self._random)
-            if number in self._stuck:
+                store.fail_next_sync(BROKEN_REASON, self._random)
+            if number in self._hanging:
                 store.hang(since=self._loop.time())
 
     def _stores(self) -> list[LoopStore]:
-        return [disk.user for disk in self._disks if isinstance(disk.user, LoopStore)]
+        return [disk.store for disk in self._disks if isinstance(disk.store, LoopStore)]

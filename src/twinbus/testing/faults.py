@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from twinbus.testing.transport import Place
+    from twinbus.testing.transport import SocketAddress
 
 
 class Direction(Enum):
@@ -42,11 +42,11 @@ class Fault:
     direction: Direction = Direction.BOTH
     delay_s: float = 0.0
     """Of a slow route."""
-    size: int = 0
+    byte_count: int = 0
     """Bytes that still arrive before a connection is cut."""
 
 
-class Key(NamedTuple):
+class FaultKey(NamedTuple):
     """What a fault is of."""
 
     address: str
@@ -61,18 +61,18 @@ class Route:
 
     is_refused: bool = False
     holds_requests: bool = False
-    holds_answers: bool = False
+    holds_responses: bool = False
     delay_s: float = 0.0
     cuts_requests: Fault | None = None
-    cuts_answers: Fault | None = None
+    cuts_responses: Fault | None = None
 
     @property
     def is_held(self) -> bool:
         """No new connection can be made: that takes bytes in both directions."""
-        return self.holds_requests or self.holds_answers
+        return self.holds_requests or self.holds_responses
 
 
-CLEAR: Final = Route()
+NO_FAULTS: Final = Route()
 
 
 class Faults:
@@ -82,14 +82,14 @@ class Faults:
         """Nothing is wrong."""
         self.version = 0
         """Another number after every change."""
-        self._faults: dict[Key, Fault] = {}
+        self._faults: dict[FaultKey, Fault] = {}
 
-    def set(self, key: Key, fault: Fault) -> None:
+    def set(self, key: FaultKey, fault: Fault) -> None:
         """Add a fault; it replaces the one that had the same key."""
         self._faults[key] = fault
         self.version += 1
 
-    def clear(self, key: Key) -> None:
+    def clear(self, key: FaultKey) -> None:
         """Remove the faults of a host; without a port or a peer also those of single ports or routes."""
         for one in list(self._faults):
             if key.peer is None:
@@ -100,29 +100,29 @@ class Faults:
                 del self._faults[one]
         self.version += 1
 
-    def route(self, client: str, server: Place) -> Route:
+    def route(self, client: str, server: SocketAddress) -> Route:
         """What the faults mean for a connection of a client with a server."""
         if not self._faults:
-            return CLEAR
+            return NO_FAULTS
         address, port = server
         found: list[tuple[Fault, bool]] = []  # with: it is a fault of the server
         for peer in (None, client):
             # What is said of a port is meant instead of what is said of its host.
-            fault = self._faults.get(Key(address, port, peer)) or self._faults.get(Key(address, None, peer))
+            fault = self._faults.get(FaultKey(address, port, peer)) or self._faults.get(FaultKey(address, None, peer))
             if fault is not None:
                 found.append((fault, True))
         for peer in (None, address):
-            fault = self._faults.get(Key(client, None, peer))
+            fault = self._faults.get(FaultKey(client, None, peer))
             if fault is not None:
                 found.append((fault, False))
-        return _added_up(found) if found else CLEAR
+        return _combine(found) if found else NO_FAULTS
 
 
-def _added_up(found: list[tuple[Fault, bool]]) -> Route:
+def _combine(faults: list[tuple[Fault, bool]]) -> Route:
     is_refused, delay_s = False, 0.0
     held: set[bool] = set()
     cuts: dict[bool, Fault] = {}
-    for fault, is_of_server in found:
+    for fault, is_of_server in faults:
         requests_are = Direction.TO if is_of_server else Direction.FROM
         concerned = [
             is_request
@@ -138,8 +138,8 @@ def _added_up(found: list[tuple[Fault, bool]]) -> Route:
     return Route(
         is_refused=is_refused,
         holds_requests=True in held,
-        holds_answers=False in held,
+        holds_responses=False in held,
         delay_s=delay_s,
         cuts_requests=cuts.get(True),
-        cuts_answers=cuts.get(False),
+        cuts_responses=cuts.get(False),
     )

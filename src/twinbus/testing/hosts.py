@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextvars import Context
 
-_HOST: Final[ContextVar[str | None]] = ContextVar("twinbus_testing_host", default=None)
+_CURRENT_HOST: Final[ContextVar[str | None]] = ContextVar("twinbus_testing_host", default=None)
 
 
 @contextmanager
 def on_host(name: str | None) -> Iterator[None]:
     """Run the block on a host of that name; None: on no host."""
-    token = _HOST.set(name)
+    token = _CURRENT_HOST.set(name)
     try:
         yield
     finally:
-        _HOST.reset(token)
+        _CURRENT_HOST.reset(token)
 
 
 def current_host() -> str | None:
     """The host that the caller runs on."""
-    return _HOST.get()
+    return _CURRENT_HOST.get()
 
 
-def host_in(context: Context) -> str | None:
+def host_of_context(context: Context) -> str | None:
     """The host that callbacks of a context run on."""
-    return context.get(_HOST)
+    return context.get(_CURRENT_HOST)

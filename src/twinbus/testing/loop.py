@@ -28,7 +28,7 @@ import selectors
 import time
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from twinbus.testing.hosts import current_host, host_in
+from twinbus.testing.hosts import current_host, host_of_context
 from twinbus.testing.network import Network
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ P = ParamSpec("P")
 
 START_S: Final = 1_000.0
 """What the loop's time is at first: some machine was started a while ago."""
-REAL_LIMIT_S: Final = 60.0
-_SKIPPED_MOST: Final = 32
+DEFAULT_WALL_LIMIT_S: Final = 60.0
+_MAX_SKIPPED_SELECTS: Final = 32
 """Turns of the loop in a row in which real sockets and other threads are not asked for news."""
-_LAST_STEPS_S: Final = 5.0
+_SHUTDOWN_LIMIT_S: Final = 5.0
 """What tasks have to end in when the limit is over."""
 
 
@@ -53,45 +53,47 @@ class TookTooLong(Exception):
     """A run did not end within the real time that it has: something waits that is never over."""
 
 
-class _Jumping(selectors.DefaultSelector):
+class _TimeJumpingSelector(selectors.DefaultSelector):
     """Never waits for a time: it lets that pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = START_S
-        self.limit_s: float | None = None
+        self.wall_deadline_s: float | None = None
         """When the run is ended, by the real monotonic clock."""
         self.turn_s = 0.0
         """How long a turn of the loop takes."""
-        self._skipped = 0
+        self._skipped_selects = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        left_s = self._left_s()
+        left_s = self._wall_time_left_s()
         self.now_s += self.turn_s
         if timeout is None:  # nothing is due ever: only another thread can bring news
             return super().select(left_s)
-        if not timeout and self._skipped < _SKIPPED_MOST:  # callbacks are ready: asking the system costs more than they
-            self._skipped += 1
+        if (
+            not timeout and self._skipped_selects < _MAX_SKIPPED_SELECTS
+        ):  # callbacks are ready: asking the system costs more than they
+            self._skipped_selects += 1
             return []
-        self._skipped = 0
+        self._skipped_selects = 0
         ready = super().select(0)
         if not ready:
             self.now_s += timeout
         return ready
 
-    def _left_s(self) -> float | None:
-        if self.limit_s is None:
+    def _wall_time_left_s(self) -> float | None:
+        if self.wall_deadline_s is None:
             return None
         now_s = time.monotonic()
-        if now_s < self.limit_s:
-            return self.limit_s - now_s
-        self.limit_s = now_s + _LAST_STEPS_S
+        if now_s < self.wall_deadline_s:
+            return self.wall_deadline_s - now_s
+        self.wall_deadline_s = now_s + _SHUTDOWN_LIMIT_S
         raise TookTooLong(
             f"it is not over, and {self.now_s - START_S:,.0f} s have passed in it: what does it wait for?"
         )
 
 
-class _Nothing:
+class _CancelledHandle:
     """A callback that was cancelled, as far as the loop looks at it."""
 
     _cancelled = True
@@ -100,7 +102,7 @@ class _Nothing:
         return True
 
 
-_NOTHING: Final = _Nothing()
+_CANCELLED_HANDLE: Final = _CancelledHandle()
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):
@@ -108,15 +110,15 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         """At START_S, with nobody on its network."""
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
+        self._time_selector = _TimeJumpingSelector()
+        super().__init__(self._time_selector)
         self.network = Network(self)
         self._frozen: dict[str, list[asyncio.Handle]] = {}
         """By host: the callbacks that stand still, in order."""
 
     def time(self) -> float:
         """The loop's own time, in seconds."""
-        return self._jumping.now_s
+        return self._time_selector.now_s
 
     def take_time(self, turn_s: float) -> None:
         """Let every turn of the loop take so long (default: 0), as on a real machine.
@@ -124,11 +126,11 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         Whoever waits until a time is over, and compares it with one that was rounded otherwise, may else look at the
         same time for ever.
         """
-        self._jumping.turn_s = turn_s
+        self._time_selector.turn_s = turn_s
 
     def limit(self, real_s: float | None) -> None:
         """End with TookTooLong after so much real time from now."""
-        self._jumping.limit_s = None if real_s is None else time.monotonic() + real_s
+        self._time_selector.wall_deadline_s = None if real_s is None else time.monotonic() + real_s
 
     def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ANN401, ARG002  # as asyncio has it
         """Make the call at once: a thread would work while time jumps ahead of it."""
@@ -151,10 +153,10 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         held = self._frozen[host] = []
         ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]  # of asyncio's own loop
         for place, handle in enumerate(ready):
-            if not handle.cancelled() and host_in(handle._context) == host:
+            if not handle.cancelled() and host_of_context(handle._context) == host:
                 held.append(handle)
-                ready[place] = _NOTHING  # the loop has counted them already
-        timers_held = [one for one in timers if not one.cancelled() and host_in(one._context) == host]
+                ready[place] = _CANCELLED_HANDLE  # the loop has counted them already
+        timers_held = [one for one in timers if not one.cancelled() and host_of_context(one._context) == host]
         for timer in timers_held:
             timer._scheduled = False
         held += sorted(timers_held)
@@ -186,7 +188,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         *args: Any,  # noqa: ANN401  # as asyncio has it
         context: Context | None = None,
     ) -> asyncio.Handle:
-        host = current_host() if context is None else host_in(context)
+        host = current_host() if context is None else host_of_context(context)
         if host not in self._frozen:
             return super().call_soon(callback, *args, context=context)
         assert host is not None
@@ -201,7 +203,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         *args: Any,  # noqa: ANN401  # as asyncio has it
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        host = current_host() if context is None else host_in(context)
+        host = current_host() if context is None else host_of_context(context)
         if host not in self._frozen:
             return super().call_at(when, callback, *args, context=context)
         assert host is not None
@@ -230,7 +232,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         return self.network.look_up(host, port)
 
 
-def run(coroutine: Coroutine[Any, Any, T], *, wall_limit_s: float | None = REAL_LIMIT_S) -> T:
+def run(coroutine: Coroutine[Any, Any, T], *, wall_limit_s: float | None = DEFAULT_WALL_LIMIT_S) -> T:
     """Run a coroutine on a FakeTimeLoop of its own. TookTooLong if that really takes longer than the limit."""
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         loop = runner.get_loop()

@@ -25,10 +25,10 @@ from twinbus.model.authorization import new_secret
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing
-from twinbus.server.listening import accept_by_loop
+from twinbus.server.listening import serve_with_loop
 from twinbus.server.ready_file import connection_string
-from twinbus.server.service import Ground, Service
-from twinbus.server.settings import NEW_STORES, ServeSettings
+from twinbus.server.service import Dependencies, NamespaceService
+from twinbus.server.settings import DEFAULT_STORES, ServeSettings
 from twinbus.testing.clock import LoopClock
 from twinbus.testing.disks import LoopDisks
 from twinbus.testing.hosts import on_host
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from twinbus.model.rule import RuleDescription
     from twinbus.model.topic import TopicRuntime
     from twinbus.model.usage import UsageRow
-    from twinbus.server.entities import Entities
+    from twinbus.server.entities import LocalCatalogue
 
 AMQP_PORT: Final = 5672
-_PAGE: Final = 1_000
+_PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 16_777_216
 
 
@@ -84,13 +84,13 @@ class InMemoryNamespace:
         self._loop = loop
         self._network = loop.network
         self._network.add_host(self.host)
-        self._disks = LoopDisks(self._settings.stores or NEW_STORES, loop)
+        self._disks = LoopDisks(self._settings.stores or DEFAULT_STORES, loop)
         self._random = Random(name)  # noqa: S311  # ids are the same in every run
-        self._service: Service | None = None
+        self._service: NamespaceService | None = None
         self._stack = contextlib.AsyncExitStack()
-        self._dying: asyncio.Task[None] | None = None
+        self._shutdown_task: asyncio.Task[None] | None = None
         self._factories: list[MessagingFactory] = []
-        self.outage = Outage(loop, self.host, self._disks, self._find_broker, self._revoke_key)
+        self.outage = Outage(loop, self.host, self._disks, self._find_broker, self._set_key_revoked)
         """What happens to it."""
 
     @property
@@ -124,35 +124,35 @@ class InMemoryNamespace:
 
     async def start(self) -> None:
         """Serve what is on its disks."""
-        await self._die()
+        await self._wait_for_shutdown()
         if self._service is not None:
             return
         was_key_revoked = self._is_key_revoked
-        ground = Ground(
+        ground = Dependencies(
             clock=self.clock,
             random=self._random,
             keys=self._keys,
-            disks=self._disks,
+            store_backend=self._disks,
             open_catalogue=self._disks.open_catalogue,
-            listen=self._listen,
+            open_acceptors=self._listen,
         )
-        service = Service(self._settings, ground)
+        service = NamespaceService(self._settings, ground)
         with on_host(self.host):
             async with contextlib.AsyncExitStack() as stack:
                 await service.start(stack, None)
                 self._stack = stack.pop_all()
         self._service = service
         if was_key_revoked is not self._is_key_revoked:  # it was changed while the server was starting
-            service.front.replace_keys(self._keys)
+            service.listeners.replace_keys(self._keys)
         self.outage.apply()
 
     def _listen(self) -> dict[str, Any]:
         settings = self._settings
-        return {way: [accept_by_loop(settings.host, settings.port(way))] for way in settings.ways}
+        return {way: [serve_with_loop(settings.host, settings.port(way))] for way in settings.open_protocols}
 
     async def stop(self) -> None:
         """End well, as by SIGTERM."""
-        await self._die()
+        await self._wait_for_shutdown()
         if self._service is not None:
             await self._stack.aclose()
             self._service = None
@@ -165,32 +165,32 @@ class InMemoryNamespace:
         self._disks.crash()
         self._network.switch_off(self.host)
         self._loop.thaw(self.host)  # a process that stands still can be killed, too
-        self._service.front.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
+        self._service.listeners.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
         self._service = None
-        self._dying = asyncio.ensure_future(self._stack.aclose())
+        self._shutdown_task = asyncio.ensure_future(self._stack.aclose())
 
-    async def _die(self) -> None:
-        if self._dying is not None:
-            await self._dying
-            self._dying = None
+    async def _wait_for_shutdown(self) -> None:
+        if self._shutdown_task is not None:
+            await self._shutdown_task
+            self._shutdown_task = None
 
     # --- what is in it ------------------------------------------------------------------------------------------------
 
     @property
     def broker(self) -> Namespace:
         """What serves. RuntimeError while nothing does."""
-        return self._running.namespace
+        return self._running_service.namespace
 
     @property
-    def entities(self) -> Entities:
+    def entities(self) -> LocalCatalogue:
         """What manages it."""
-        return self._running.entities
+        return self._running_service.catalogue
 
     def _find_broker(self) -> Namespace | None:
         return self._service.namespace if self._service is not None else None
 
     @property
-    def _running(self) -> Service:
+    def _running_service(self) -> NamespaceService:
         if self._service is None:
             raise RuntimeError(f"{self.name} is not running: start it first")
         return self._service
@@ -227,7 +227,7 @@ class InMemoryNamespace:
 
         The broker is asked, not the network: it works during an outage of that.
         """
-        address = paths.parse(path)
+        address = paths.parse_address(path)
         found: list[BrokeredMessage] = []
         for fragment in self.broker.find_receivable(address.entity).fragments_of(address.sub_queue):
             start = 0
@@ -240,15 +240,15 @@ class InMemoryNamespace:
     def _keys(self) -> KeyRing:
         return KeyRing([replace(self._key, primary=new_secret()) if self._is_key_revoked else self._key])
 
-    def _revoke_key(self, is_revoked: bool) -> None:  # noqa: FBT001  # the only argument
+    def _set_key_revoked(self, is_revoked: bool) -> None:  # noqa: FBT001  # the only argument
         if is_revoked is not self._is_key_revoked:
             self._is_key_revoked = is_revoked
             if self._service is not None:
-                self._service.front.replace_keys(self._keys)
+                self._service.listeners.replace_keys(self._keys)
 
     def usage(self) -> list[UsageRow]:
         """What its clients have used since it was started: a row for each entity and client."""
-        return self._running.meter.totals()
+        return self._running_service.meter.totals()
 
     def factory(self, **options: Any) -> MessagingFactory:  # noqa: ANN401  # each has a type of its own
         """A client of it, with the same clock; `options` are those of `MessagingFactory.from_connection_string`.
@@ -261,9 +261,9 @@ class InMemoryNamespace:
         return factory
 
 
-async def _peek(fragment: FragmentPort, from_sequence: int) -> list[BrokeredMessage]:
+async def _peek(fragment: FragmentPort, from_sequence_number: int) -> list[BrokeredMessage]:
     answer: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
-    fragment.browsing.peek(from_sequence, _PAGE, _PAGE_BYTES, answer.set_result)
+    fragment.browser.peek(from_sequence_number, _PAGE_MESSAGES, _PAGE_BYTES, answer.set_result)
     found = await answer
     if not isinstance(found, list):
         raise found

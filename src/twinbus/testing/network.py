@@ -21,7 +21,7 @@ from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from twinbus.testing.faults import Direction, Fault, FaultKind, Faults, Key
+from twinbus.testing.faults import Direction, Fault, FaultKey, FaultKind, Faults
 from twinbus.testing.hosts import current_host
 from twinbus.testing.transport import MemorySocket, MemoryTransport, Pipe
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from twinbus.testing.faults import Route
-    from twinbus.testing.transport import Place
+    from twinbus.testing.transport import SocketAddress
 
-    Factory: TypeAlias = Callable[[], asyncio.Protocol]
-    AddressInfo: TypeAlias = tuple[int, int, int, str, Place]
+    ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
+    AddressInfo: TypeAlias = tuple[int, int, int, str, SocketAddress]
 
-HERE: Final = "127.0.0.1"
-_THIS_HOST: Final = ("", "localhost", "0.0.0.0", "::", "::1")  # noqa: S104  # compared with, not listened on
-_CLIENT: Final = "192.0.2.1"
+LOOPBACK: Final = "127.0.0.1"
+_LOOPBACK_NAMES: Final = ("", "localhost", "0.0.0.0", "::", "::1")  # noqa: S104  # compared with, not listened on
+_DEFAULT_CLIENT_ADDRESS: Final = "192.0.2.1"
 """Where connections come from that are made on no host: an address of the documentation's."""
-_FREE_PORTS: Final = 49_152
+_FIRST_FREE_PORT: Final = 49_152
 
 
 class Network:
@@ -51,16 +51,16 @@ class Network:
         self.latency_s = 0.0
         """How long anything takes on its way, in either direction, where nothing is wrong."""
         self.faults = Faults()
-        self._addresses = dict.fromkeys(_THIS_HOST, HERE)
-        self._servers: dict[Place, MemoryServer] = {}
+        self._addresses = dict.fromkeys(_LOOPBACK_NAMES, LOOPBACK)
+        self._servers: dict[SocketAddress, MemoryServer] = {}
         self._connections: dict[MemoryConnection, None] = {}
-        self._stranded: list[asyncio.Future[None]] = []
+        self._blocked_connects: list[asyncio.Future[None]] = []
         """Those who wait for a host that hangs."""
-        self._ports = count(_FREE_PORTS)
+        self._ports = count(_FIRST_FREE_PORT)
 
     # --- the loop calls these -----------------------------------------------------------------------------------------
 
-    def listen(self, factory: Factory, host: str | None, port: int) -> MemoryServer:
+    def listen(self, factory: ProtocolFactory, host: str | None, port: int) -> MemoryServer:
         """Listen; port 0 is any free one. A host that is not known is from now on. OSError if the port is taken."""
         address = self.add_host(host or "")
         port = port or next(self._ports)
@@ -69,19 +69,21 @@ class Network:
         server = self._servers[address, port] = MemoryServer(self, factory, (address, port))
         return server
 
-    async def connect(self, factory: Factory, host: str | None, port: int) -> tuple[MemoryTransport, asyncio.Protocol]:
+    async def connect(
+        self, factory: ProtocolFactory, host: str | None, port: int
+    ) -> tuple[MemoryTransport, asyncio.Protocol]:
         """Connect, as soon as there is somebody; ConnectionRefusedError if there is not."""
         place = self._addresses.get(host or "", host or ""), port
         name = current_host()
-        client = _CLIENT if name is None else self.add_host(name)
-        await self._reach(client, place)
+        client = _DEFAULT_CLIENT_ADDRESS if name is None else self.add_host(name)
+        await self._wait_until_reachable(client, place)
         server = self._servers.get(place)
         if server is None or self.faults.route(client, place).is_refused:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {host}:{port}")
         connection = MemoryConnection(self.loop, self, server, (client, next(self._ports)), factory())
         self._connections[connection] = None
         connection.open()
-        return connection.client, connection.protocol
+        return connection.client_transport, connection.protocol
 
     def look_up(self, host: str | bytes | None, port: str | int | None) -> list[AddressInfo]:
         """As `getaddrinfo` answers. gaierror for a host that is not known."""
@@ -101,7 +103,7 @@ class Network:
 
     def refuse(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
         """Cut all connections, and refuse new ones."""
-        self._set(host, port, peer, Fault(FaultKind.REFUSED))
+        self._set_fault(host, port, peer, Fault(FaultKind.REFUSED))
         self.cut(host, port, peer=peer)
 
     def hang(
@@ -116,11 +118,11 @@ class Network:
 
         What is held arrives after `restore`. To lose it, `cut` the connections before.
         """
-        self._set(host, port, peer, Fault(FaultKind.HANGING, direction))
+        self._set_fault(host, port, peer, Fault(FaultKind.HANGING, direction))
 
     def slow(self, host: str, delay_s: float, port: int | None = None, *, peer: str | None = None) -> None:
         """Let everything that is sent from now on take `delay_s` longer, in either direction."""
-        self._set(host, port, peer, Fault(FaultKind.SLOW, delay_s=delay_s))
+        self._set_fault(host, port, peer, Fault(FaultKind.SLOW, delay_s=delay_s))
 
     def cut_after(
         self,
@@ -134,12 +136,12 @@ class Network:
         """Cut every connection, new ones too, once `size` more bytes have arrived on it in that direction."""
         if direction is Direction.BOTH:
             raise ValueError("a connection is cut after the bytes of one direction: Direction.TO or Direction.FROM")
-        self._set(host, port, peer, Fault(FaultKind.CUT_AFTER, direction, size=size))
+        self._set_fault(host, port, peer, Fault(FaultKind.CUT_AFTER, direction, byte_count=size))
 
     def restore(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
         """All is well again: what was held arrives. Without a port or a peer also all ports and routes of the host."""
-        self.faults.clear(self._key(host, port, peer))
-        self._move()
+        self.faults.clear(self._fault_key(host, port, peer))
+        self._resume_deliveries()
 
     def cut(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
         """Cut the connections that are there now, with all that is on its way."""
@@ -149,7 +151,7 @@ class Network:
     def unplug(self, host: str) -> None:
         """Let a host vanish, as a machine without power: its peers are not told, and get no answer any more."""
         for connection in self._connections_of(host, None, None):
-            connection.strand()
+            connection.mark_vanished()
         self._close_servers(host)
 
     def switch_off(self, host: str) -> None:
@@ -158,10 +160,10 @@ class Network:
         self.cut(host)
 
     def _connections_of(self, host: str, port: int | None, peer: str | None) -> list[MemoryConnection]:
-        key = self._key(host, port, peer)
+        key = self._fault_key(host, port, peer)
         found = []
         for connection in self._connections:
-            client, (server, server_port) = connection.client_address, connection.place
+            client, (server, server_port) = connection.client_address, connection.server_address
             for one, other, its_port in ((server, client, server_port), (client, server, None)):
                 if one == key.address and key.peer in (None, other) and key.port in (None, its_port):
                     found.append(connection)
@@ -170,33 +172,33 @@ class Network:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _key(self, host: str, port: int | None, peer: str | None) -> Key:
-        return Key(self.add_host(host), port, None if peer is None else self.add_host(peer))
+    def _fault_key(self, host: str, port: int | None, peer: str | None) -> FaultKey:
+        return FaultKey(self.add_host(host), port, None if peer is None else self.add_host(peer))
 
-    def _set(self, host: str, port: int | None, peer: str | None, fault: Fault) -> None:
-        self.faults.set(self._key(host, port, peer), fault)
-        self._move()
+    def _set_fault(self, host: str, port: int | None, peer: str | None, fault: Fault) -> None:
+        self.faults.set(self._fault_key(host, port, peer), fault)
+        self._resume_deliveries()
 
     def _close_servers(self, host: str) -> None:
         address = self.add_host(host)
         for server in [one for place, one in self._servers.items() if place[0] == address]:
             server.close()
 
-    def _move(self) -> None:
+    def _resume_deliveries(self) -> None:
         for connection in list(self._connections):
-            connection.move()
-        stranded, self._stranded = self._stranded, []
+            connection.resume_delivery()
+        stranded, self._blocked_connects = self._blocked_connects, []
         for future in stranded:
             if not future.done():
                 future.set_result(None)
 
-    async def _reach(self, client: str, place: Place) -> None:
+    async def _wait_until_reachable(self, client: str, server_address: SocketAddress) -> None:
         """There and back takes its time; for a host that hangs, as long as it does."""
-        while self.faults.route(client, place).is_held:
+        while self.faults.route(client, server_address).is_held:
             future: asyncio.Future[None] = self.loop.create_future()
-            self._stranded.append(future)
+            self._blocked_connects.append(future)
             await future
-        await asyncio.sleep(2 * (self.latency_s + self.faults.route(client, place).delay_s))
+        await asyncio.sleep(2 * (self.latency_s + self.faults.route(client, server_address).delay_s))
 
     def forget(self, connection: MemoryConnection) -> None:
         """Both its ends are gone."""
@@ -204,26 +206,26 @@ class Network:
 
     def forget_server(self, server: MemoryServer) -> None:
         """It does not listen any more."""
-        if self._servers.get(server.place) is server:
-            del self._servers[server.place]
+        if self._servers.get(server.address) is server:
+            del self._servers[server.address]
 
 
-class _Lane:
+class _DirectionConditions:
     """One direction of a connection, as its pipe sees it."""
 
-    def __init__(self, connection: MemoryConnection, *, is_requests: bool) -> None:
+    def __init__(self, connection: MemoryConnection, *, is_request_direction: bool) -> None:
         """`is_requests`: the direction to the server."""
         self._connection = connection
-        self._is_requests = is_requests
-        self._counted: Fault | None = None
-        self._left = 0
+        self._is_request_direction = is_request_direction
+        self._counted_fault: Fault | None = None
+        self._bytes_left = 0
 
     @property
     def is_held(self) -> bool:
         """Nothing arrives now."""
         route = self._connection.route
-        held = route.holds_requests if self._is_requests else route.holds_answers
-        return held or self._connection.is_stranded
+        held = route.holds_requests if self._is_request_direction else route.holds_responses
+        return held or self._connection.has_vanished_end
 
     @property
     def delay_s(self) -> float:
@@ -231,18 +233,18 @@ class _Lane:
         return self._connection.delay_s
 
     @property
-    def room(self) -> int | None:
+    def bytes_until_cut(self) -> int | None:
         """How many bytes still arrive before the connection is cut; None: it is not cut."""
         route = self._connection.route
-        fault = route.cuts_requests if self._is_requests else route.cuts_answers
-        if fault is not self._counted:
-            self._counted, self._left = fault, 0 if fault is None else fault.size
-        return None if fault is None else self._left
+        fault = route.cuts_requests if self._is_request_direction else route.cuts_responses
+        if fault is not self._counted_fault:
+            self._counted_fault, self._bytes_left = fault, 0 if fault is None else fault.byte_count
+        return None if fault is None else self._bytes_left
 
-    def arrived(self, size: int) -> None:
+    def on_arrived(self, size: int) -> None:
         """So many bytes have arrived while there was a limit."""
-        self._left -= size
-        if self._left <= 0:
+        self._bytes_left -= size
+        if self._bytes_left <= 0:
             self._connection.cut()
 
 
@@ -254,37 +256,43 @@ class MemoryConnection:
         loop: asyncio.AbstractEventLoop,
         network: Network,
         server: MemoryServer,
-        client_place: Place,
+        client_socket: SocketAddress,
         protocol: asyncio.Protocol,
     ) -> None:
         """`protocol` is the client's."""
-        self.place = server.place
-        self.client_address = client_place[0]
+        self.server_address = server.address
+        self.client_address = client_socket[0]
         self.protocol = protocol
-        self.is_stranded = False
+        self.has_vanished_end = False
         """One end has vanished: nothing ever arrives again."""
         self._loop = loop
         self._network = network
         self._faults = network.faults
         self._server = server
-        self._ends = 2
-        self._version = -1
+        self._open_ends = 2
+        self._faults_version = -1
         self._route: Route
-        there, back = (Pipe(loop, _Lane(self, is_requests=is_requests)) for is_requests in (True, False))
-        places = client_place, server.place
-        self.client = MemoryTransport(loop, protocol, (back, there), places, self._lost, copy_context())
+        there, back = (
+            Pipe(loop, _DirectionConditions(self, is_request_direction=is_requests)) for is_requests in (True, False)
+        )
+        places = client_socket, server.address
+        self.client_transport = MemoryTransport(
+            loop, protocol, (back, there), places, self._on_end_lost, copy_context()
+        )
         # Made in the server's context, as by its own loop: what it starts runs on its host.
         context = server.context.copy()
-        self._served = context.run(server.factory)
-        self._at_server = MemoryTransport(loop, self._served, (there, back), places[::-1], self._server_lost, context)
+        self._server_protocol = context.run(server.factory)
+        self._server_transport = MemoryTransport(
+            loop, self._server_protocol, (there, back), places[::-1], self._on_server_end_lost, context
+        )
         self._pipes = there, back
 
     @property
     def route(self) -> Route:
         """What the faults of the network mean for it now."""
-        if self._version != self._faults.version:
-            self._version = self._faults.version
-            self._route = self._faults.route(self.client_address, self.place)
+        if self._faults_version != self._faults.version:
+            self._faults_version = self._faults.version
+            self._route = self._faults.route(self.client_address, self.server_address)
         return self._route
 
     @property
@@ -294,48 +302,50 @@ class MemoryConnection:
 
     def open(self) -> None:
         """Tell both ends. The server hears of it before anything arrives there."""
-        self._server.connections += 1
-        self._loop.call_soon(self._served.connection_made, self._at_server, context=self._at_server.context)
-        self.protocol.connection_made(self.client)
+        self._server.connection_count += 1
+        self._loop.call_soon(
+            self._server_protocol.connection_made, self._server_transport, context=self._server_transport.context
+        )
+        self.protocol.connection_made(self.client_transport)
 
-    def move(self) -> None:
+    def resume_delivery(self) -> None:
         """Something about the way has changed."""
         for pipe in self._pipes:
-            pipe.move()
+            pipe.schedule_delivery()
 
     def cut(self) -> None:
         """Both ends lose it, and what was on its way is lost. A server cannot lose one that has vanished."""
-        for end in (self.client, self._at_server):
-            end.lose(ConnectionResetError(errno.ECONNRESET, "the connection was cut"))
+        for end in (self.client_transport, self._server_transport):
+            end.fail(ConnectionResetError(errno.ECONNRESET, "the connection was cut"))
 
-    def strand(self) -> None:
+    def mark_vanished(self) -> None:
         """One end has vanished: what was on its way is lost, and the other end is not told."""
-        self.is_stranded = True
+        self.has_vanished_end = True
 
-    def _server_lost(self) -> None:
-        self._server.lost()
-        self._lost()
+    def _on_server_end_lost(self) -> None:
+        self._server.on_connection_lost()
+        self._on_end_lost()
 
-    def _lost(self) -> None:
-        self._ends -= 1
-        if not self._ends or self.is_stranded:
+    def _on_end_lost(self) -> None:
+        self._open_ends -= 1
+        if not self._open_ends or self.has_vanished_end:
             self._network.forget(self)
 
 
 class MemoryServer(asyncio.AbstractServer):
     """Somebody who listens. Made by the network."""
 
-    def __init__(self, network: Network, factory: Factory, place: Place) -> None:
+    def __init__(self, network: Network, factory: ProtocolFactory, address: SocketAddress) -> None:
         """Listens at once."""
         self.factory = factory
-        self.place = place
-        self.sockets = (MemorySocket(place),)
+        self.address = address
+        self.sockets = (MemorySocket(address),)
         self.context = copy_context()
         """In which its connections are served."""
-        self.connections = 0
+        self.connection_count = 0
         self._network = network
         self._is_serving = True
-        self._waiting: list[asyncio.Future[None]] = []
+        self._close_waiters: list[asyncio.Future[None]] = []
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """Whose network it is on."""
@@ -362,16 +372,16 @@ class MemoryServer(asyncio.AbstractServer):
 
     async def wait_closed(self) -> None:
         """Until it is closed, and the last connection gone."""
-        if self.connections:
+        if self.connection_count:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
+            self._close_waiters.append(future)
             await future
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """One connection is gone."""
-        self.connections -= 1
-        if not self.connections:
-            for future in self._waiting:
+        self.connection_count -= 1
+        if not self.connection_count:
+            for future in self._close_waiters:
                 if not future.done():
                     future.set_result(None)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from twinbus.broker.namespace import Queue, Topic
 from twinbus.broker.ports.outage import Outage as RehearsedOutage
 from twinbus.model.outage import OutageKind
-from twinbus.model.path import key_of
-from twinbus.server.disk import low_space
+from twinbus.model.path import canonical_key
+from twinbus.server.disk import low_space_reason
 from twinbus.testing.faults import Direction
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.testing.disks import LoopDisks
     from twinbus.testing.loop import FakeTimeLoop
 
-FAR_MS: Final = 3_600_000
+FAR_FUTURE_MS: Final = 3_600_000
 """What those who are told to wait are told; it is over when the test says so."""
 MIN_FREE_BYTES: Final = 2**30
 """The default of --min-free."""
@@ -50,7 +50,7 @@ class Outage:
         self._disks = disks
         self._broker = broker
         self._set_revoked = set_revoked
-        self._refusal: str | None = None
+        self._refusal_reason: str | None = None
         """Why the disks take no messages."""
         self._busy: dict[str, None] = {}
         self._full: dict[str, int] = {}
@@ -92,7 +92,7 @@ class Outage:
         if broker is not None:
             for path in paths:
                 broker.find_sendable(path)
-        self._busy.update(dict.fromkeys(map(key_of, paths)))
+        self._busy.update(dict.fromkeys(map(canonical_key, paths)))
         self.apply()
 
     def full(self, *paths: str) -> None:
@@ -101,7 +101,7 @@ class Outage:
         if broker is None:
             raise RuntimeError("a namespace that is not running has no queue that could be full: start it first")
         for path in paths:
-            self._full.setdefault(key_of(path), broker.find_sendable(path).description.max_size_mb)
+            self._full.setdefault(canonical_key(path), broker.find_sendable(path).description.max_size_mb)
         self.apply()
 
     def revoke_key(self) -> None:
@@ -113,7 +113,7 @@ class Outage:
     def fill_disk(self) -> None:
         """Leave no room: sends are refused, and settlements are not."""
         self._disks.fill()
-        self._set_refusal(low_space(MIN_FREE_BYTES))
+        self._set_refusal_reason(low_space_reason(MIN_FREE_BYTES))
 
     def fail_store(self, number: int = 0) -> None:
         """Let a store fail at its next commit, and not be opened again before `restore`."""
@@ -140,47 +140,47 @@ class Outage:
     def restore_disks(self) -> None:
         """Let all disks work well again."""
         self._disks.restore()
-        self._set_refusal(None)
+        self._set_refusal_reason(None)
 
     def no_longer(self, *paths: str) -> None:
         """End that queues or topics are busy or full."""
-        self._press(paths, is_over=True)
+        self._apply_to_entities(paths, is_over=True)
         for path in paths:
-            self._busy.pop(key_of(path), None)
-            self._full.pop(key_of(path), None)
+            self._busy.pop(canonical_key(path), None)
+            self._full.pop(canonical_key(path), None)
 
     def apply(self) -> None:
         """Make the faults that are on in a broker that was just started.
 
         A disk may have been filled or restored while the broker was starting.
         """
-        self._set_refusal(self._refusal)
-        self._press((*self._busy, *self._full), is_over=False)
+        self._set_refusal_reason(self._refusal_reason)
+        self._apply_to_entities((*self._busy, *self._full), is_over=False)
 
-    def _press(self, paths: Sequence[str], *, is_over: bool) -> None:
+    def _apply_to_entities(self, paths: Sequence[str], *, is_over: bool) -> None:
         broker = self._broker()
         if broker is None:
             return
         now_ms = broker.clock.wall_ms()
-        for key in map(key_of, paths):
+        for key in map(canonical_key, paths):
             entity = broker.entities.get(key)
             if entity is None:  # it may have been deleted meanwhile
                 continue
             if key in self._busy:
-                outage = RehearsedOutage(entity.path, OutageKind.BUSY, since_ms=now_ms, until_ms=now_ms + FAR_MS)
+                outage = RehearsedOutage(entity.path, OutageKind.BUSY, since_ms=now_ms, until_ms=now_ms + FAR_FUTURE_MS)
                 entity.set_outage(None if is_over else outage)
             if key in self._full and isinstance(entity, Queue | Topic):
-                self._set_size(entity, self._full[key] if is_over else 0)
+                self._set_max_size(entity, self._full[key] if is_over else 0)
 
-    def _set_size(self, entity: Queue | Topic, max_size_mb: int) -> None:
+    def _set_max_size(self, entity: Queue | Topic, max_size_mb: int) -> None:
         """Only the broker's own description: no administrator can ask for a size of nothing."""
         description = copy.copy(entity.description)
         object.__setattr__(description, "max_size_mb", max_size_mb)
         object.__setattr__(entity, "description", description)
 
-    def _set_refusal(self, reason: str | None) -> None:
+    def _set_refusal_reason(self, reason: str | None) -> None:
         """At once: the server itself looks at these disks only now and then."""
-        self._refusal = reason
+        self._refusal_reason = reason
         broker = self._broker()
-        for journal in broker.journals if broker is not None else ():
-            journal.refusal = reason
+        for journal in broker.stores if broker is not None else ():
+            journal.disk_full_reason = reason

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
-SOCKET_BYTES: Final = 262_144
+SOCKET_BUFFER_BYTES: Final = 262_144
 """What the system takes over of what was written and not read."""
-HIGH_WATER: Final = 65_536
-Place = tuple[str, int]
+DEFAULT_HIGH_WATER: Final = 65_536
+SocketAddress = tuple[str, int]
 """Address and port."""
 
 
-class Way(Protocol):
+class LinkConditions(Protocol):
     """What is between two ends."""
 
     @property
@@ -37,10 +37,10 @@ class Way(Protocol):
         """How long anything takes that is sent now."""
 
     @property
-    def room(self) -> int | None:
+    def bytes_until_cut(self) -> int | None:
         """How many bytes still arrive before the connection is cut; None: it is not cut."""
 
-    def arrived(self, size: int) -> None:
+    def on_arrived(self, size: int) -> None:
         """So many bytes have arrived while there was a limit."""
 
 
@@ -50,70 +50,70 @@ class Pipe:
     reader: MemoryTransport
     writer: MemoryTransport
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, way: Way) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, conditions: LinkConditions) -> None:
         """Empty."""
-        self.size = 0
+        self.undelivered_bytes = 0
         """Bytes that were written and have not arrived."""
         self._loop = loop
-        self._way = way
-        self._waiting: deque[tuple[float, bytes | None]] = deque()
+        self._conditions = conditions
+        self._pending: deque[tuple[float, bytes | None]] = deque()
         """When each piece is due, if not after one before it; None is the end of all."""
         self._has_ended = False
-        self._call: asyncio.Handle | None = None
+        self._delivery_call: asyncio.Handle | None = None
 
-    def put(self, data: bytes | None) -> None:
+    def send(self, data: bytes | None) -> None:
         """Send something, or the end."""
         if self._has_ended:
             return
         self._has_ended = data is None
-        self._waiting.append((self._loop.time() + self._way.delay_s, data))
-        self.size += len(data or b"")
-        self.move()
+        self._pending.append((self._loop.time() + self._conditions.delay_s, data))
+        self.undelivered_bytes += len(data or b"")
+        self.schedule_delivery()
 
-    def move(self) -> None:
+    def schedule_delivery(self) -> None:
         """Have what waits delivered, if nothing is in the way; whoever takes something out of the way calls this."""
-        if self._call is not None or not self._waiting or self._is_blocked:
+        if self._delivery_call is not None or not self._pending or self._is_blocked:
             return
-        due_s = self._waiting[0][0]
+        due_s = self._pending[0][0]
         if due_s <= self._loop.time():
-            self._call = self._loop.call_soon(self._deliver, context=self.reader.context)
+            self._delivery_call = self._loop.call_soon(self._deliver, context=self.reader.context)
         else:
-            self._call = self._loop.call_at(due_s, self._deliver, context=self.reader.context)
+            self._delivery_call = self._loop.call_at(due_s, self._deliver, context=self.reader.context)
 
-    def shorten(self) -> None:
+    def drop_unbuffered(self) -> None:
         """Lose what the system has not taken over yet."""
-        while self._waiting and self.size > SOCKET_BYTES:
-            _, data = self._waiting.pop()
-            self.size -= len(data or b"")
+        while self._pending and self.undelivered_bytes > SOCKET_BUFFER_BYTES:
+            _, data = self._pending.pop()
+            self.undelivered_bytes -= len(data or b"")
 
     @property
     def _is_blocked(self) -> bool:
-        return self._way.is_held or self.reader.is_paused
+        return self._conditions.is_held or self.reader.is_paused
 
     def _deliver(self) -> None:
-        self._call = None
+        self._delivery_call = None
         if self._is_blocked:
             return
         pieces: list[bytes] = []
         is_end, now_s = False, self._loop.time()
-        while self._waiting and self._waiting[0][0] <= now_s and not is_end:
-            _, data = self._waiting.popleft()
+        while self._pending and self._pending[0][0] <= now_s and not is_end:
+            _, data = self._pending.popleft()
             if data is None:
                 is_end = True
             else:
                 pieces.append(data)
         if pieces:
             data = b"".join(pieces)
-            self.size -= len(data)
-            room = self._way.room
-            self.reader.take(data if room is None else data[:room])
-            if self.writer.awaits_room:
-                self._loop.call_soon(self.writer.went_out, context=self.writer.context)
+            self.undelivered_bytes -= len(data)
+            room = self._conditions.bytes_until_cut
+            self.reader.deliver(data if room is None else data[:room])
+            if self.writer.awaits_delivery:
+                self._loop.call_soon(self.writer.on_delivered, context=self.writer.context)
             if room is not None:
-                self._way.arrived(len(data))
+                self._conditions.on_arrived(len(data))
         if is_end:
-            self.reader.take_end()
-        self.move()
+            self.reader.deliver_eof()
+        self.schedule_delivery()
 
 
 class MemorySocket:
@@ -122,20 +122,20 @@ class MemorySocket:
     family: Final = socket.AF_INET
     type: Final = socket.SOCK_STREAM
 
-    def __init__(self, here: Place, there: Place | None = None) -> None:
+    def __init__(self, local: SocketAddress, remote: SocketAddress | None = None) -> None:
         """`there` is the other end."""
-        self._here = here
-        self._there = there
+        self._local = local
+        self._remote = remote
 
-    def getsockname(self) -> Place:
+    def getsockname(self) -> SocketAddress:
         """This end."""
-        return self._here
+        return self._local
 
-    def getpeername(self) -> Place:
+    def getpeername(self) -> SocketAddress:
         """The other end. OSError for one that listens."""
-        if self._there is None:
+        if self._remote is None:
             raise OSError("a socket that listens has no peer")
-        return self._there
+        return self._remote
 
     def fileno(self) -> int:
         """The system does not know it."""
@@ -153,7 +153,7 @@ class MemoryTransport(asyncio.Transport):
         loop: asyncio.AbstractEventLoop,
         protocol: asyncio.Protocol,
         pipes: tuple[Pipe, Pipe],
-        places: tuple[Place, Place],
+        addresses: tuple[SocketAddress, SocketAddress],
         on_lost: Callable[[], None],
         context: Context,
     ) -> None:
@@ -161,7 +161,7 @@ class MemoryTransport(asyncio.Transport):
 
         Its protocol is called in `context`, which says on which host it runs.
         """
-        here, there = places
+        here, there = addresses
         super().__init__({"sockname": here, "peername": there, "socket": MemorySocket(here, there)})
         self.is_paused = False
         """Its protocol does not read."""
@@ -173,9 +173,9 @@ class MemoryTransport(asyncio.Transport):
         self.context = context
         self._is_closing = False
         self._is_lost = False
-        self._has_seen_end = False
-        self._is_full = False
-        self._high, self._low = HIGH_WATER, HIGH_WATER // 4
+        self._has_received_eof = False
+        self._is_writing_paused = False
+        self._high, self._low = DEFAULT_HIGH_WATER, DEFAULT_HIGH_WATER // 4
 
     # --- the protocol calls these -------------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class MemoryTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         """Send."""
         if data and not self._is_closing:
-            self._outgoing.put(bytes(data))
-            self._balance()
+            self._outgoing.send(bytes(data))
+            self._update_flow_control()
 
     def can_write_eof(self) -> bool:
         """One direction may end before the other."""
@@ -204,24 +204,24 @@ class MemoryTransport(asyncio.Transport):
 
     def write_eof(self) -> None:
         """Send nothing more, and go on reading."""
-        self._outgoing.put(None)
+        self._outgoing.send(None)
 
     def close(self) -> None:
         """End it, after what was written."""
         if not self._is_closing:
             self._is_closing = True
-            self._outgoing.put(None)
+            self._outgoing.send(None)
             self.resume_reading()  # what still comes is thrown away
-            self._lose_if_written()
+            self._finish_if_written()
 
     def abort(self) -> None:
         """End it at once."""
         if not self._is_lost:
             self._is_closing = True
-            self._outgoing.shorten()
-            self._outgoing.put(None)
+            self._outgoing.drop_unbuffered()
+            self._outgoing.send(None)
             self.resume_reading()
-            self._loop.call_soon(self._lose, None, context=self.context)
+            self._loop.call_soon(self._finish, None, context=self.context)
 
     def is_reading(self) -> bool:
         """It takes what comes."""
@@ -234,11 +234,11 @@ class MemoryTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Go on."""
         self.is_paused = False
-        self._incoming.move()
+        self._incoming.schedule_delivery()
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the system has not taken over."""
-        return max(0, self._outgoing.size - SOCKET_BYTES)
+        return max(0, self._outgoing.undelivered_bytes - SOCKET_BUFFER_BYTES)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         """When to pause, and when to go on."""
@@ -246,13 +246,13 @@ class MemoryTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set them."""
-        self._high = high if high is not None else HIGH_WATER if low is None else 4 * low
+        self._high = high if high is not None else DEFAULT_HIGH_WATER if low is None else 4 * low
         self._low = low if low is not None else self._high // 4
-        self._balance()
+        self._update_flow_control()
 
     # --- the connection calls these -----------------------------------------------------------------------------------
 
-    def take(self, data: bytes) -> None:
+    def deliver(self, data: bytes) -> None:
         """Bytes have arrived."""
         if self._is_closing:
             self._incoming.writer.reset()
@@ -269,48 +269,48 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_exception_handler(told)
             self.abort()
 
-    def take_end(self) -> None:
+    def deliver_eof(self) -> None:
         """The other end sends nothing more."""
-        self._has_seen_end = True
+        self._has_received_eof = True
         if not self._is_closing and not self._protocol.eof_received():
             self.close()
 
     @property
-    def awaits_room(self) -> bool:
+    def awaits_delivery(self) -> bool:
         """It wants to know when bytes have arrived at the other end."""
-        return self._is_full or self._is_closing
+        return self._is_writing_paused or self._is_closing
 
-    def went_out(self) -> None:
+    def on_delivered(self) -> None:
         """Bytes have arrived at the other end."""
-        self._balance()
-        self._lose_if_written()
+        self._update_flow_control()
+        self._finish_if_written()
 
     def reset(self) -> None:
         """What was sent came to an end that is closed. Its own last word, if that is still on its way, comes first."""
-        if self._has_seen_end:
-            self.lose(ConnectionResetError("the other end is closed"))
+        if self._has_received_eof:
+            self.fail(ConnectionResetError("the other end is closed"))
 
-    def lose(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """The connection is cut."""
         self._is_closing = True  # so that what still comes is thrown away
-        self._loop.call_soon(self._lose, error, context=self.context)
+        self._loop.call_soon(self._finish, error, context=self.context)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _balance(self) -> None:
+    def _update_flow_control(self) -> None:
         size = self.get_write_buffer_size()
-        if not self._is_full and size > self._high:
-            self._is_full = True
+        if not self._is_writing_paused and size > self._high:
+            self._is_writing_paused = True
             self._protocol.pause_writing()
-        elif self._is_full and size <= self._low and not self._is_lost:
-            self._is_full = False
+        elif self._is_writing_paused and size <= self._low and not self._is_lost:
+            self._is_writing_paused = False
             self._protocol.resume_writing()
 
-    def _lose_if_written(self) -> None:
+    def _finish_if_written(self) -> None:
         if self._is_closing and not self.get_write_buffer_size():
-            self._loop.call_soon(self._lose, None, context=self.context)
+            self._loop.call_soon(self._finish, None, context=self.context)
 
-    def _lose(self, error: Exception | None) -> None:
+    def _finish(self, error: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = True
             self._on_lost()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.amqp.codec.values import Values, ascii_texts, primitives
 from twinbus.amqp import outcomes, performatives, sasl, sections, terminus
-from twinbus.amqp.composite import Composite, Kind, from_described
+from twinbus.amqp.composite import Composite, FieldType, from_described
 from twinbus.amqp.decode import decode
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED
 from twinbus.amqp.performatives import Error
@@ -69,14 +69,14 @@ FILLINGS: Final[dict[str, Values]] = {
 """By the name of a field's kind."""
 
 
-def filling(kind: Kind) -> Values:
+def filling(kind: FieldType) -> Values:
     return FILLINGS[kind.name]
 
 
 def composites(cls: type[Composite], **instead: Values) -> st.SearchStrategy[Composite]:
     """`cls` with its mandatory fields and any of the others; some of them may be filled in another way."""
     fields = {}
-    for name, kind, default in cls.plan:
+    for name, kind, default in cls.field_specs:
         if name in instead:
             fields[name] = instead[name]
         elif default is MISSING:
@@ -98,7 +98,7 @@ def minimal(cls: type[Composite]) -> Composite:
         "symbol, one or more": ("a",),
         "binary": b"a",
     }
-    return cls(**{name: samples[kind.name] for name, kind, default in cls.plan if default is MISSING})
+    return cls(**{name: samples[kind.name] for name, kind, default in cls.field_specs if default is MISSING})
 
 
 def described(data: bytes) -> Described:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from tests.amqp.codec.wire import NULL, any_encoding, any_list
+from tests.amqp.codec.wire import NULL, random_encoding, random_list_encoding
 from twinbus.amqp.decode import DEFAULT_LIMITS
 from twinbus.amqp.frames import read_performative
 from twinbus.amqp.hot import DispositionTail, TransferTail, read_disposition, read_transfer
@@ -66,7 +66,7 @@ disposition_fields: Final = st.tuples(st.booleans(), uints, st.none() | uints, _
 
 def encoded_fields(fields: tuple[object, ...], chance: Random) -> list[bytes]:
     """Each field in any encoding; nulls at the end may be left out."""
-    encoded = [any_encoding(field, chance) for field in fields]
+    encoded = [random_encoding(field, chance) for field in fields]
     while encoded and encoded[-1] == NULL and chance.random() < 0.9:
         encoded.pop()
     return encoded
@@ -74,7 +74,7 @@ def encoded_fields(fields: tuple[object, ...], chance: Random) -> list[bytes]:
 
 def encoded_frame(code: int, fields: list[bytes], chance: Random) -> bytes:
     """A performative as it stands in its frame, with a list of either width."""
-    return bytes((0x00, 0x53, code)) + any_list(fields, chance)
+    return bytes((0x00, 0x53, code)) + random_list_encoding(fields, chance)
 
 
 def transfer_as_declared(data: bytes, at: int, end: int) -> ReadTransfer:

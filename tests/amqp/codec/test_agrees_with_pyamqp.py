@@ -114,7 +114,7 @@ def held_by_both(cls: type[Composite]) -> st.SearchStrategy[Composite]:
         "Error": _errors,
     }
     changed: dict[str, Values] = {}
-    for name, kind, default in cls.plan:
+    for name, kind, default in cls.field_specs:
         if kind.name in narrowed:
             optional = st.none() if default is None else st.nothing()
             changed[name] = optional | narrowed[kind.name]
@@ -131,7 +131,7 @@ def held_by_both(cls: type[Composite]) -> st.SearchStrategy[Composite]:
 def as_read_by_pyamqp(value: Any) -> Any:  # noqa: ANN401  # any value it is
     """It reads text as bytes, arrays as lists, descriptions as what they describe, outcomes as dicts with a name."""
     if isinstance(value, Composite):
-        listed = [as_read_by_pyamqp(getattr(value, name)) for name, _, _ in value.plan]
+        listed = [as_read_by_pyamqp(getattr(value, name)) for name, _, _ in value.field_specs]
         return {OUTCOME_NAMES[value.code]: listed} if value.code in OUTCOME_NAMES else listed
     if isinstance(value, Described):
         return as_read_by_pyamqp(value.value)
@@ -199,7 +199,7 @@ def test_pyamqp_reads_our_hand_written_dispositions(*, role: bool, first: int, s
 def as_pyamqp(value: Any, field: str = "") -> Any:  # noqa: ANN401  # any value it is
     """What a program gives to pyamqp to have `value` sent."""
     if isinstance(value, Composite):
-        listed = [as_pyamqp(getattr(value, name), name) for name, _, _ in value.plan]
+        listed = [as_pyamqp(getattr(value, name), name) for name, _, _ in value.field_specs]
         return THEIRS[type(value)](*listed, **({"payload": b""} if isinstance(value, Transfer) else {}))
     if field == "filter" and value is not None:
         return {

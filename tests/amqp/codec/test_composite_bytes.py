@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.amqp.codec.composites import described, fields, read
-from tests.amqp.codec.values import exact
-from twinbus.amqp.composite import UINT, Composite, composite, from_described, of
+from tests.amqp.codec.values import with_type
+from twinbus.amqp.composite import UINT, Composite, composite, from_described, typed_field
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Received, Rejected, Released
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, End, Error, Flow, Open, Transfer
@@ -90,14 +90,14 @@ def test_symbols_are_one_or_an_array_of_them_and_nothing_else(value: object) -> 
 
 
 def test_keys_of_fields_are_written_as_symbols() -> None:
-    assert exact(fields(Error(condition="a", info={"key": "value"}))[2]) == exact({Symbol("key"): "value"})
+    assert with_type(fields(Error(condition="a", info={"key": "value"}))[2]) == with_type({Symbol("key"): "value"})
 
 
 def test_strings_are_forgiven_as_keys_where_symbols_should_be() -> None:
     found = read(Error, [Symbol("a"), None, {"key": 1, "é": 2}])
     assert isinstance(found, Error)
-    assert exact(found.info) == exact({"key": 1, "é": 2})
-    assert exact(fields(found)[2]) == exact({Symbol("key"): 1, "é": 2})
+    assert with_type(found.info) == with_type({"key": 1, "é": 2})
+    assert with_type(fields(found)[2]) == with_type({Symbol("key"): 1, "é": 2})
 
 
 def test_composites_in_fields_of_any_value_are_read_as_such() -> None:
@@ -121,7 +121,7 @@ def test_a_fault_deep_inside_is_told_by_the_composite_that_has_it() -> None:
 def test_a_composite_may_have_a_descriptor_of_eight_bytes() -> None:
     @composite(0x1234_5678_0000_0001, "example:vendor:list")
     class Vendor(Composite):
-        number: int = of(UINT)
+        number: int = typed_field(UINT)
 
     encoding = Vendor(number=7).encode()
     assert encoding.hex() == "00801234567800000001c003015207"

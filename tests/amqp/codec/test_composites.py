@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.amqp.codec.composites import DECLARED, WRONG, composites, described, fields, minimal, read
 from tests.amqp.codec.values import examples
-from tests.amqp.codec.wire import any_encoding, choices
+from tests.amqp.codec.wire import encoding_choices, random_encoding
 from twinbus.amqp.composite import Composite, from_described
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import Array, Described, Symbol, UInt, ULong
@@ -57,7 +57,7 @@ each_field = pytest.mark.parametrize(
     [
         pytest.param(cls, index, id=f"{cls.__name__}.{name}")
         for cls in DECLARED
-        for index, (name, _, _) in enumerate(cls.plan)
+        for index, (name, _, _) in enumerate(cls.field_specs)
     ],
 )
 
@@ -79,13 +79,13 @@ def test_a_composite_is_read_as_it_was_written(cls: type[Composite], data: st.Da
 
 @each
 @examples(12)
-@given(data=st.data(), chance=choices())
+@given(data=st.data(), chance=encoding_choices())
 def test_a_composite_is_read_from_every_legal_encoding(
     cls: type[Composite], data: st.DataObject, chance: Random
 ) -> None:
     written = data.draw(composites(cls))
     descriptor = data.draw(st.sampled_from([ULong(cls.code), Symbol(cls.symbol)]))
-    encoding = any_encoding(Described(descriptor, fields(written)), chance)
+    encoding = random_encoding(Described(descriptor, fields(written)), chance)
     assert from_described(described(encoding)) == written
 
 
@@ -107,7 +107,7 @@ def test_both_descriptors_are_read_in_both_widths(cls: type[Composite], descript
 
 @each
 def test_all_fields_are_written_though_none_was_given(cls: type[Composite]) -> None:
-    assert len(fields(minimal(cls))) == len(cls.plan)
+    assert len(fields(minimal(cls))) == len(cls.field_specs)
 
 
 @each
@@ -116,20 +116,20 @@ def test_all_fields_are_written_though_none_was_given(cls: type[Composite]) -> N
 def test_fields_left_out_at_the_end_have_their_defaults(cls: type[Composite], data: st.DataObject) -> None:
     written = data.draw(composites(cls))
     values = fields(written)
-    mandatory = [index for index, (_, _, default) in enumerate(cls.plan) if default is MISSING]
+    mandatory = [index for index, (_, _, default) in enumerate(cls.field_specs) if default is MISSING]
     for count in range(len(values) + 1):
         missing = [index for index in mandatory if index >= count]
         if missing:
-            with pytest.raises(DecodeError, match=f"{cls.symbol}: {cls.plan[missing[0]][0]} is mandatory"):
+            with pytest.raises(DecodeError, match=f"{cls.symbol}: {cls.field_specs[missing[0]][0]} is mandatory"):
                 read(cls, values[:count])
         else:
-            given_fields = {name: getattr(written, name) for name, _, _ in cls.plan[:count]}
+            given_fields = {name: getattr(written, name) for name, _, _ in cls.field_specs[:count]}
             assert read(cls, values[:count]) == cls(**given_fields)
 
 
 @each_field
 def test_null_is_the_default_of_a_field_or_missing_where_it_is_mandatory(cls: type[Composite], index: int) -> None:
-    name, _, default = cls.plan[index]
+    name, _, default = cls.field_specs[index]
     values = fields(minimal(cls))
     values[index] = None
     if default is MISSING:
@@ -141,7 +141,7 @@ def test_null_is_the_default_of_a_field_or_missing_where_it_is_mandatory(cls: ty
 
 @each_field
 def test_a_field_of_another_type_is_refused_by_name(cls: type[Composite], index: int) -> None:
-    name, kind, _ = cls.plan[index]
+    name, kind, _ = cls.field_specs[index]
     wrong = WRONG.get(kind.name, [])
     assert bool(wrong) == (kind.name != "any value")
     for value in wrong:
@@ -153,7 +153,7 @@ def test_a_field_of_another_type_is_refused_by_name(cls: type[Composite], index:
 
 @each
 def test_more_fields_than_there_are_is_refused(cls: type[Composite]) -> None:
-    with pytest.raises(DecodeError, match=f"{cls.symbol} has {len(cls.plan) + 1} fields"):
+    with pytest.raises(DecodeError, match=f"{cls.symbol} has {len(cls.field_specs) + 1} fields"):
         read(cls, [*fields(minimal(cls)), None])
 
 

@@ -23,7 +23,7 @@ from tests.amqp.codec.frames import (
     transfer_read,
 )
 from tests.amqp.codec.values import examples
-from tests.amqp.codec.wire import choices
+from tests.amqp.codec.wire import encoding_choices
 from twinbus.amqp import hot
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.hot import (
@@ -54,7 +54,7 @@ def forget() -> None:
 
 
 @examples(200)
-@given(transfer_fields, choices(), st.binary(max_size=20), NEIGHBOURS)
+@given(transfer_fields, encoding_choices(), st.binary(max_size=20), NEIGHBOURS)
 def test_a_transfer_is_read_as_declared_the_first_time_and_ever_after(
     fields: tuple[object, ...], chance: Random, payload: bytes, behind: bytes
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_transfer_is_read_as_declared_the_first_time_and_ever_after(
 
 
 @examples(200)
-@given(disposition_fields, choices(), NEIGHBOURS)
+@given(disposition_fields, encoding_choices(), NEIGHBOURS)
 def test_a_disposition_is_read_as_declared_the_first_time_and_ever_after(
     fields: tuple[object, ...], chance: Random, behind: bytes
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_disposition_is_read_as_declared_the_first_time_and_ever_after(
 
 
 @examples(100)
-@given(transfer_fields, transfer_fields, choices(), st.binary(max_size=20))
+@given(transfer_fields, transfer_fields, encoding_choices(), st.binary(max_size=20))
 def test_a_transfer_with_the_tail_of_another_keeps_its_own_ids_and_tag(
     one: tuple[object, ...], other: tuple[object, ...], chance: Random, payload: bytes
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_transfer_with_the_tail_of_another_keeps_its_own_ids_and_tag(
 
 
 @examples(100)
-@given(disposition_fields, disposition_fields, choices())
+@given(disposition_fields, disposition_fields, encoding_choices())
 def test_a_disposition_with_the_tail_of_another_keeps_its_own_range(
     one: tuple[object, ...], other: tuple[object, ...], chance: Random
 ) -> None:
@@ -124,7 +124,7 @@ def damaged(encoding: bytes, data: st.DataObject) -> bytes:
 
 
 @examples(150)
-@given(transfer_fields, choices(), NEIGHBOURS, st.data())
+@given(transfer_fields, encoding_choices(), NEIGHBOURS, st.data())
 def test_a_damaged_transfer_is_refused_or_read_as_declared_whatever_was_read_before(
     fields: tuple[object, ...], chance: Random, behind: bytes, data: st.DataObject
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_damaged_transfer_is_refused_or_read_as_declared_whatever_was_read_bef
 
 
 @examples(150)
-@given(disposition_fields, choices(), NEIGHBOURS, st.data())
+@given(disposition_fields, encoding_choices(), NEIGHBOURS, st.data())
 def test_a_damaged_disposition_is_refused_or_read_as_declared_whatever_was_read_before(
     fields: tuple[object, ...], chance: Random, behind: bytes, data: st.DataObject
 ) -> None:

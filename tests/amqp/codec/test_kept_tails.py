@@ -9,14 +9,14 @@ import pytest
 from tests.amqp.codec.frames import disposition_read, transfer_read
 from twinbus.amqp import hot
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.hot import _MAX_KEPT, _MAX_TAIL_BYTES, _disposition_tails, _transfer_tails
+from twinbus.amqp.hot import _MAX_CACHED_TAILS, _MAX_TAIL_BYTES, _disposition_tails, _transfer_tails
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
 from twinbus.amqp.performatives import Disposition, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MANY = 3 * _MAX_KEPT
+MANY = 3 * _MAX_CACHED_TAILS
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_a_peer_that_invents_tails_does_not_make_us_keep_more_than_the_limit() -
         for _ in range(2):
             handle, delivery_id, _, tail, _ = transfer_read(data, 0, len(data))
             assert (handle, delivery_id, tail.message_format) == (number, number, 0x80000000 + number)
-        assert 0 < len(_transfer_tails) <= _MAX_KEPT
+        assert 0 < len(_transfer_tails) <= _MAX_CACHED_TAILS
 
 
 def test_a_peer_that_invents_tails_does_not_keep_others_from_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,19 +42,19 @@ def examples(count: int) -> settings:
     return settings(max_examples=count, deadline=None, suppress_health_check=slow)
 
 
-def exact(value: object) -> object:
+def with_type(value: object) -> object:
     """A form of `value` that is equal only to that of the same AMQP value: 1, true and 1.0 differ, NaN is itself."""
     content: object = value
     if isinstance(value, float):
         content = struct.pack(">f" if type(value) is Float else ">d", value)
     elif isinstance(value, Array):
-        content = exact([value.element_type, value.items, value.descriptors])
+        content = with_type([value.element_type, value.items, value.descriptors])
     elif isinstance(value, Described):
-        content = exact([value.descriptor, value.value])
+        content = with_type([value.descriptor, value.value])
     elif isinstance(value, dict):
-        content = exact(list(value.items()))
+        content = with_type(list(value.items()))
     elif isinstance(value, list | tuple):
-        content = [exact(item) for item in value]
+        content = [with_type(item) for item in value]
     return type(value).__name__, content
 
 
@@ -141,7 +141,7 @@ def _small_arrays(draw: st.DrawFn) -> Array:
     return Array(element_type, draw(st.lists(PRIMITIVES[element_type], max_size=3)))
 
 
-def nameless(strategy: Values) -> Values:
+def without_repr(strategy: Values) -> Values:
     """`strategy` under a short name: in a recursion each level's name would hold several of the level below."""
 
     @st.composite
@@ -152,7 +152,7 @@ def nameless(strategy: Values) -> Values:
 
 
 def _nested(children: Values) -> Values:
-    inner = nameless(children)
+    inner = without_repr(children)
     return st.one_of(lists_of(inner), maps_of(inner), arrays_of(inner), st.builds(Described, inner, inner))
 
 

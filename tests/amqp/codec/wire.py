@@ -83,20 +83,20 @@ _INTEGERS: Final = {0x52: ">B", 0x53: ">B", 0x54: ">b", 0x55: ">b", 0x70: ">I", 
 _NARROW: Final = 255
 
 
-def choices() -> st.SearchStrategy[Random]:
+def encoding_choices() -> st.SearchStrategy[Random]:
     """What decides between encodings; hypothesis finds the simplest decisions that still fail."""
     return st.randoms(use_true_random=False)
 
 
-def any_encoding(value: object, chance: Random) -> bytes:
+def random_encoding(value: object, chance: Random) -> bytes:
     """One of the encodings of `value`."""
     if isinstance(value, Described):
-        return b"\x00" + any_encoding(value.descriptor, chance) + any_encoding(value.value, chance)
+        return b"\x00" + random_encoding(value.descriptor, chance) + random_encoding(value.value, chance)
     code, body = chance.choice(list(_forms(value, chance).items()))
     return bytes((code,)) + body
 
 
-def any_list(fields: list[bytes], chance: Random) -> bytes:
+def random_list_encoding(fields: list[bytes], chance: Random) -> bytes:
     """A list of fields that are encoded already."""
     code, body = chance.choice(list(_list_forms(fields).items()))
     return bytes((code,)) + body
@@ -105,10 +105,10 @@ def any_list(fields: list[bytes], chance: Random) -> bytes:
 def _forms(value: object, chance: Random) -> dict[int, bytes]:
     """What follows each constructor that `value` may have."""
     if isinstance(value, list):
-        return _list_forms([any_encoding(item, chance) for item in value])
+        return _list_forms([random_encoding(item, chance) for item in value])
     if isinstance(value, dict | Pairs):
         pairs = value if isinstance(value, Pairs) else value.items()
-        encoded = [any_encoding(part, chance) for pair in pairs for part in pair]
+        encoded = [random_encoding(part, chance) for pair in pairs for part in pair]
         return _compound_forms(0xC1, len(encoded), b"".join(encoded))
     if isinstance(value, Array):
         return _array_forms(value, chance)
@@ -157,7 +157,7 @@ def _list_forms(fields: list[bytes]) -> dict[int, bytes]:
 
 
 def _array_forms(array: Array, chance: Random) -> dict[int, bytes]:
-    constructor = b"".join(b"\x00" + any_encoding(descriptor, chance) for descriptor in array.descriptors)
+    constructor = b"".join(b"\x00" + random_encoding(descriptor, chance) for descriptor in array.descriptors)
     forms = [_forms(item, chance) for item in array.items]
     codes = [code for code in CODES[array.element_type] if all(code in form for form in forms)]
     code = chance.choice(codes)

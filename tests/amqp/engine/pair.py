@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 EventT = TypeVar("EventT", bound=Event)
 
 
-class End:
+class EngineEnd:
     """One engine with all it has told so far."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.events: list[Event] = []
 
-    def told(self, kind: type[EventT]) -> list[EventT]:
+    def events_of(self, kind: type[EventT]) -> list[EventT]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    def only(self, kind: type[EventT]) -> EventT:
-        (event,) = self.told(kind)
+    def only_event(self, kind: type[EventT]) -> EventT:
+        (event,) = self.events_of(kind)
         return event
 
-    def forget(self) -> None:
+    def clear_events(self) -> None:
         self.events.clear()
 
 
-class Pair:
+class EnginePair:
     """A client and a server, opened, with the bytes between them carried by `exchange`."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Pair:
         self.now = 0.0
         ours = Settings(container_id="client", hostname="contoso", limits=client or Limits())
         theirs = Settings(container_id="server", limits=server or Limits())
-        self.client = End(Connection.client(ours, Credentials.anonymous(), now=0.0))
-        self.server = End(Connection.server(theirs, now=0.0))
+        self.client = EngineEnd(Connection.client(ours, Credentials.anonymous(), now=0.0))
+        self.server = EngineEnd(Connection.server(theirs, now=0.0))
         self.answer_attach = answer_attach or Link.accept
         self.exchange()
 
@@ -71,7 +71,7 @@ class Pair:
             if not upwards and not downwards:
                 return
 
-    def _feed(self, end: End, data: bytes) -> None:
+    def _feed(self, end: EngineEnd, data: bytes) -> None:
         fresh = end.connection.receive_data(data, now=self.now) if data else []
         while fresh or end.connection.has_held_input:
             end.events += fresh
@@ -118,16 +118,16 @@ class Pair:
         return self.server.connection.sessions[remote_channel].links[link.name, not link.role]
 
 
-class Lone:
+class SingleEngine:
     """A server that is fed frames made by hand, past SASL."""
 
     def __init__(self, limits: Limits | None = None, settings: Settings | None = None) -> None:
         self.settings = settings or Settings(container_id="server", limits=limits or Limits())
-        self.end = End(Connection.server(self.settings, now=0.0, require_sasl=False))
+        self.end = EngineEnd(Connection.server(self.settings, now=0.0, require_sasl=False))
         self.connection = self.end.connection
         self.sent: list[tuple[int, Composite, bytes]] = []
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed_bytes(self, data: bytes) -> list[Event]:
         """Feed bytes; what the engine sends in turn is kept in `sent`."""
         fresh = self.connection.receive_data(data, now=0.0)
         self.end.events += fresh
@@ -136,20 +136,20 @@ class Lone:
 
     def collect(self) -> list[tuple[int, Composite, bytes]]:
         """What the engine has sent since the last time: channel, performative, payload."""
-        fresh = split(self.connection.data_to_send())
+        fresh = split_frames(self.connection.data_to_send())
         self.sent += fresh
         return fresh
 
     def send(self, *performatives: Composite, channel: int = 0, payload: bytes = b"") -> list[Event]:
-        return self.feed(b"".join(frame(channel, one.encode() + payload) for one in performatives))
+        return self.feed_bytes(b"".join(frame(channel, one.encode() + payload) for one in performatives))
 
-    def opened(self) -> Lone:
+    def opened(self) -> SingleEngine:
         if self.connection.remote_open is None:
-            self.feed(AMQP_HEADER)
+            self.feed_bytes(AMQP_HEADER)
             self.send(Open(container_id="client"))
         return self
 
-    def begun(self) -> Lone:
+    def begun(self) -> SingleEngine:
         self.opened()
         self.send(Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000))
         return self
@@ -161,7 +161,7 @@ class Lone:
         self.send(
             Attach(name=name, handle=handle, role=role, initial_delivery_count=0, source=Source(), target=Target())
         )
-        link = self.end.told(AttachRequested)[-1].link
+        link = self.end.events_of(AttachRequested)[-1].link
         link.accept()
         self.collect()
         return link
@@ -183,7 +183,7 @@ if TYPE_CHECKING:
     CompositeT = TypeVar("CompositeT", bound=Composite)
 
 
-def split(data: bytes) -> list[tuple[int, Composite, bytes]]:
+def split_frames(data: bytes) -> list[tuple[int, Composite, bytes]]:
     """The frames in bytes that the engine sent; protocol headers and heartbeats are passed over."""
     frames = []
     at = 0

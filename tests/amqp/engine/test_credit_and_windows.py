@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.engine.pair import Lone, Pair, split
+from tests.amqp.engine.pair import EnginePair, SingleEngine, split_frames
 from twinbus.amqp import errors
 from twinbus.amqp.errors import LocalError
 from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceived, Drained, LinkDetached, SessionEnded
@@ -16,15 +16,15 @@ from twinbus.amqp.settings import Limits
 from twinbus.amqp.terminus import Source, Target
 
 
-def received(pair: Pair) -> list[bytes]:
-    return [delivery.payload for event in pair.server.told(DeliveriesReceived) for delivery in event.deliveries]
+def received(pair: EnginePair) -> list[bytes]:
+    return [delivery.payload for event in pair.server.events_of(DeliveriesReceived) for delivery in event.deliveries]
 
 
 # --- credit -----------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_sent_without_credit() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, _ = pair.sender(credit=0)
     assert sender.sendable == 0
     with pytest.raises(LocalError, match="no credit"):
@@ -32,9 +32,9 @@ def test_nothing_is_sent_without_credit() -> None:
 
 
 def test_credit_is_what_the_receiver_says_and_each_message_uses_one() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=3)
-    assert pair.client.told(CreditGranted)[-1].link is sender
+    assert pair.client.events_of(CreditGranted)[-1].link is sender
     for number in range(3):
         sender.send(b"%d" % number)
     assert sender.sendable == 0
@@ -47,7 +47,7 @@ def test_credit_is_what_the_receiver_says_and_each_message_uses_one() -> None:
 
 
 def test_credit_granted_while_messages_were_on_their_way_is_reckoned_from_what_the_receiver_had_seen() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=10)
     for _ in range(4):
         sender.send(b"x")
@@ -59,26 +59,26 @@ def test_credit_granted_while_messages_were_on_their_way_is_reckoned_from_what_t
 
 
 def test_a_sender_that_ignores_credit_loses_its_link_only() -> None:
-    lone = Lone()
+    lone = SingleEngine()
     link = lone.attached()
     events = lone.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), payload=b"x")
     assert lone.condition(Detach) == errors.TRANSFER_LIMIT_EXCEEDED
     assert not any(isinstance(event, DeliveriesReceived | SessionEnded) for event in events)
     lone.send(Transfer(handle=0, delivery_id=1, delivery_tag=b"t"), payload=b"x")  # still on its way: dropped
     lone.send(Detach(handle=0, closed=True))
-    assert lone.end.only(LinkDetached).link is link
+    assert lone.end.only_event(LinkDetached).link is link
 
 
 def test_a_sender_that_ignores_credit_is_heard_where_that_is_allowed() -> None:
-    lone = Lone(Limits(enforce_credit=False))
+    lone = SingleEngine(Limits(enforce_credit=False))
     link = lone.attached()
     lone.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), payload=b"x")
-    assert len(lone.end.only(DeliveriesReceived).deliveries) == 1
+    assert len(lone.end.only_event(DeliveriesReceived).deliveries) == 1
     assert link.credit == 0
 
 
 def test_a_kept_window_is_refilled_as_the_program_answers_and_not_before() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=0)
     receiver.keep_credit(10)
     pair.exchange()
@@ -86,7 +86,7 @@ def test_a_kept_window_is_refilled_as_the_program_answers_and_not_before() -> No
         sender.send(b"x")
     pair.exchange()
     assert sender.sendable == 0  # ten are unanswered
-    deliveries = [one for event in pair.server.told(DeliveriesReceived) for one in event.deliveries]
+    deliveries = [one for event in pair.server.events_of(DeliveriesReceived) for one in event.deliveries]
     receiver.settle(deliveries[:4])
     pair.exchange()
     assert sender.sendable == 0  # less than half: no flow for a few
@@ -96,7 +96,7 @@ def test_a_kept_window_is_refilled_as_the_program_answers_and_not_before() -> No
 
 
 def test_messages_that_came_settled_count_until_the_program_has_dealt_with_them_too() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=0)
     receiver.keep_credit(10)
     pair.exchange()
@@ -105,14 +105,14 @@ def test_messages_that_came_settled_count_until_the_program_has_dealt_with_them_
     pair.exchange()
     assert (sender.sendable, receiver.unanswered_count) == (0, 10)
     assert pair.server.connection.unanswered_bytes > 10
-    receiver.settle(pair.server.only(DeliveriesReceived).deliveries)
-    sent = split(pair.server.connection.data_to_send())
+    receiver.settle(pair.server.only_event(DeliveriesReceived).deliveries)
+    sent = split_frames(pair.server.connection.data_to_send())
     assert [type(one) for _, one, _ in sent] == [Flow]  # more credit, and no word on what was settled
     assert pair.server.connection.unanswered_bytes == 0
 
 
 def test_a_smaller_grant_does_not_punish_what_was_on_its_way() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=5)
     for _ in range(3):
         sender.send(b"x")
@@ -120,11 +120,11 @@ def test_a_smaller_grant_does_not_punish_what_was_on_its_way() -> None:
     pair.exchange()
     assert len(received(pair)) == 3
     assert sender.sendable == 0
-    assert not pair.client.told(LinkDetached)
+    assert not pair.client.events_of(LinkDetached)
 
 
 def test_a_flow_from_before_our_begin_and_attach_counts_from_their_beginning() -> None:
-    lone = Lone().opened()
+    lone = SingleEngine().opened()
     lone.send(Begin(next_outgoing_id=0, incoming_window=3, outgoing_window=9))
     link = lone.attached(role=True)
     assert isinstance(link, Sender)
@@ -132,14 +132,14 @@ def test_a_flow_from_before_our_begin_and_attach_counts_from_their_beginning() -
     lone.send(early)
     link.send(b"one")
     lone.send(early)  # still from a peer that has seen neither our begin nor our attach
-    assert (link.credit, link.session.outbox.window) == (1, 2)
+    assert (link.credit, link.session.send_queue.window) == (1, 2)
 
 
 def test_a_flow_for_a_link_the_peer_has_not_attached_has_no_delivery_count() -> None:
-    pair = Pair()
+    pair = EnginePair()
     receiver = pair.session().attach_receiver("in", source=Source(address="queue"))
     receiver.grant(10)
-    flows = [one for _, one, _ in split(pair.client.connection.data_to_send()) if isinstance(one, Flow)]
+    flows = [one for _, one, _ in split_frames(pair.client.connection.data_to_send()) if isinstance(one, Flow)]
     assert [(flow.delivery_count, flow.link_credit) for flow in flows] == [(None, 10)]
 
 
@@ -147,7 +147,7 @@ def test_a_flow_for_a_link_the_peer_has_not_attached_has_no_delivery_count() -> 
 
 
 def test_a_drain_brings_what_there_is_and_the_rest_of_the_credit_back() -> None:
-    pair = Pair()
+    pair = EnginePair()
     receiver, sender = pair.receiver(credit=10)
     receiver.drain()
     pair.exchange()
@@ -155,7 +155,7 @@ def test_a_drain_brings_what_there_is_and_the_rest_of_the_credit_back() -> None:
     sender.send(b"all there is")
     sender.drained()
     pair.exchange()
-    assert pair.client.only(Drained).link is receiver
+    assert pair.client.only_event(Drained).link is receiver
     assert (receiver.credit, sender.credit) == (0, 0)
     assert receiver.delivery_count == sender.delivery_count == 10
     receiver.grant(1)
@@ -165,7 +165,7 @@ def test_a_drain_brings_what_there_is_and_the_rest_of_the_credit_back() -> None:
 
 
 def test_a_drain_answered_by_messages_alone_is_over_when_the_credit_is() -> None:
-    pair = Pair()
+    pair = EnginePair()
     receiver, sender = pair.receiver(credit=2)
     receiver.drain()
     pair.exchange()
@@ -173,11 +173,11 @@ def test_a_drain_answered_by_messages_alone_is_over_when_the_credit_is() -> None
     sender.send(b"2")
     sender.drained()
     pair.exchange()
-    assert len(pair.client.told(Drained)) == 1
+    assert len(pair.client.events_of(Drained)) == 1
 
 
 def test_a_drain_reply_on_the_wire_is_what_clients_wait_for() -> None:
-    lone = Lone()
+    lone = SingleEngine()
     link = lone.attached(role=True)
     flow = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, handle=0)
     flow.delivery_count, flow.link_credit, flow.drain = 0, 5, True
@@ -189,7 +189,7 @@ def test_a_drain_reply_on_the_wire_is_what_clients_wait_for() -> None:
 
 
 def test_a_drain_is_over_when_messages_have_used_up_the_credit_also_without_a_word() -> None:
-    pair = Pair()
+    pair = EnginePair()
     receiver, sender = pair.receiver(credit=2)
     assert receiver.drain()
     pair.exchange()
@@ -202,7 +202,7 @@ def test_a_drain_is_over_when_messages_have_used_up_the_credit_also_without_a_wo
 
 def test_a_drain_is_over_when_a_rejected_or_aborted_message_used_the_last_credit() -> None:
     for last in (Transfer(handle=0, delivery_id=0, delivery_tag=b"t", more=True), None):
-        lone = Lone(Limits(max_message_size=10))
+        lone = SingleEngine(Limits(max_message_size=10))
         link = lone.attached()
         assert isinstance(link, Receiver)
         link.grant(1, drain=True)
@@ -210,28 +210,28 @@ def test_a_drain_is_over_when_a_rejected_or_aborted_message_used_the_last_credit
             lone.send(Transfer(handle=0, delivery_id=0, delivery_tag=b"t"), payload=bytes(11))
         else:
             lone.send(last, payload=b"half")
-            assert not lone.end.told(Drained)  # the message is still arriving
+            assert not lone.end.events_of(Drained)  # the message is still arriving
             lone.send(Transfer(handle=0, aborted=True))
-        assert len(lone.end.told(Drained)) == 1
+        assert len(lone.end.events_of(Drained)) == 1
         assert not link.is_draining
 
 
 def test_a_drain_waits_for_messages_that_wait_for_the_window() -> None:
-    pair = Pair(client=Limits(incoming_window=1))
+    pair = EnginePair(client=Limits(incoming_window=1))
     receiver, sender = pair.receiver(credit=10)
     for number in range(4):
         sender.send(b"%d" % number)
     receiver.drain()
     sender.drained()
     pair.exchange()
-    payloads = [one.payload for event in pair.client.told(DeliveriesReceived) for one in event.deliveries]
+    payloads = [one.payload for event in pair.client.events_of(DeliveriesReceived) for one in event.deliveries]
     assert payloads == [b"0", b"1", b"2", b"3"]
-    assert len(pair.client.told(Drained)) == 1
-    assert not pair.client.told(LinkDetached)
+    assert len(pair.client.events_of(Drained)) == 1
+    assert not pair.client.events_of(LinkDetached)
 
 
 def test_a_drain_goes_on_when_messages_are_answered_and_echoes_asked_for() -> None:
-    pair = Pair()
+    pair = EnginePair()
     receiver, sender = pair.receiver()
     receiver.keep_credit(4)
     pair.exchange()
@@ -239,25 +239,25 @@ def test_a_drain_goes_on_when_messages_are_answered_and_echoes_asked_for() -> No
         sender.send(b"x")
     pair.exchange()
     receiver.drain()
-    receiver.settle(pair.client.only(DeliveriesReceived).deliveries)
+    receiver.settle(pair.client.only_event(DeliveriesReceived).deliveries)
     sender.send_flow(echo=True)
     pair.exchange()
     assert sender.drain_requested
     sender.drained()
     pair.exchange()
-    assert len(pair.client.told(Drained)) == 1
+    assert len(pair.client.events_of(Drained)) == 1
 
 
 def test_an_echo_on_a_link_that_is_not_accepted_yet_is_answered_when_it_is() -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     flow = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, handle=0, echo=True)
     lone.send(Attach(name="in", handle=0, role=True, source=Source(), target=Target()), flow)
-    lone.end.only(AttachRequested).link.accept()
+    lone.end.only_event(AttachRequested).link.accept()
     assert [type(one) for _, one, _ in lone.collect()] == [Attach, Flow]
 
 
 def test_an_echo_is_answered_for_a_link_and_for_a_session() -> None:
-    lone = Lone()
+    lone = SingleEngine()
     link = lone.attached()
     flow = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, echo=True)
     lone.send(flow)
@@ -269,7 +269,7 @@ def test_an_echo_is_answered_for_a_link_and_for_a_session() -> None:
 
 
 def test_what_a_sender_says_of_credit_means_nothing() -> None:
-    lone = Lone()
+    lone = SingleEngine()
     link = lone.attached()
     assert isinstance(link, Receiver)
     link.grant(5)
@@ -284,7 +284,7 @@ def test_what_a_sender_says_of_credit_means_nothing() -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4])
 def test_frames_wait_for_the_peers_window_and_leave_when_it_opens(window: int) -> None:
-    pair = Pair(server=Limits(incoming_window=window))
+    pair = EnginePair(server=Limits(incoming_window=window))
     sender, _ = pair.sender(credit=100)
     assert sender.sendable == window  # credit allows a hundred
     for number in range(10):
@@ -296,7 +296,7 @@ def test_frames_wait_for_the_peers_window_and_leave_when_it_opens(window: int) -
 
 
 def test_waiting_for_a_window_the_program_is_told_when_it_opens() -> None:
-    lone = Lone().opened()
+    lone = SingleEngine().opened()
     lone.send(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=9))
     link = lone.attached(role=True)
     flow = Flow(next_incoming_id=0, incoming_window=1, next_outgoing_id=0, outgoing_window=9, handle=0, link_credit=9)
@@ -309,35 +309,35 @@ def test_waiting_for_a_window_the_program_is_told_when_it_opens() -> None:
 
 
 def test_a_peer_that_does_not_wait_for_our_window_loses_the_session() -> None:
-    lone = Lone(Limits(incoming_window=4))
+    lone = SingleEngine(Limits(incoming_window=4))
     link = lone.attached()
     link.grant(100)  # type: ignore[attr-defined]
     lone.collect()
-    lone.end.forget()
+    lone.end.clear_events()
     transfers = [
         frame(0, Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, settled=True).encode()) for n in range(5)
     ]
-    lone.feed(b"".join(transfers))
+    lone.feed_bytes(b"".join(transfers))
     assert lone.condition(End) == errors.WINDOW_VIOLATION
-    assert len(lone.end.only(DeliveriesReceived).deliveries) == 4
-    assert len(lone.end.told(LinkDetached)) == len(lone.end.told(SessionEnded)) == 1
+    assert len(lone.end.only_event(DeliveriesReceived).deliveries) == 4
+    assert len(lone.end.events_of(LinkDetached)) == len(lone.end.events_of(SessionEnded)) == 1
 
 
 def test_a_peer_that_reads_our_flows_may_send_for_ever() -> None:
-    lone = Lone(Limits(incoming_window=4))
+    lone = SingleEngine(Limits(incoming_window=4))
     link = lone.attached()
     link.grant(1000)  # type: ignore[attr-defined]
     lone.collect()
     for number in range(100):
         lone.send(Transfer(handle=0, delivery_id=number, delivery_tag=b"t", settled=True))
     flows = [sent for _, sent, _ in lone.sent if isinstance(sent, Flow)]
-    assert not lone.end.told(SessionEnded)
+    assert not lone.end.events_of(SessionEnded)
     assert flows[-1].next_incoming_id in (98, 99, 100)
     assert flows[-1].incoming_window == 4
 
 
 def test_too_many_unsettled_messages_lose_the_session() -> None:
-    lone = Lone(Limits(max_unsettled=3))
+    lone = SingleEngine(Limits(max_unsettled=3))
     link = lone.attached()
     link.grant(10)  # type: ignore[attr-defined]
     for number in range(4):
@@ -346,21 +346,21 @@ def test_too_many_unsettled_messages_lose_the_session() -> None:
 
 
 def test_links_that_wait_for_our_own_limit_are_told_when_there_is_room_again() -> None:
-    pair = Pair(client=Limits(max_unsettled=2))
+    pair = EnginePair(client=Limits(max_unsettled=2))
     session = pair.session()
     first, receiver = pair.sender(session=session, name="1")
     second, _ = pair.sender(session=session, name="2")
     for _ in range(2):
         first.send(b"x")
     pair.exchange()
-    pair.client.forget()
-    receiver.settle(pair.server.only(DeliveriesReceived).deliveries)
+    pair.client.clear_events()
+    receiver.settle(pair.server.only_event(DeliveriesReceived).deliveries)
     pair.exchange()
-    assert second in [event.link for event in pair.client.told(CreditGranted)]
+    assert second in [event.link for event in pair.client.events_of(CreditGranted)]
 
 
 def test_as_a_sender_we_stop_at_our_own_limit_of_unsettled_messages() -> None:
-    pair = Pair(client=Limits(max_unsettled=3))
+    pair = EnginePair(client=Limits(max_unsettled=3))
     sender, _ = pair.sender(credit=100)
     for _ in range(3):
         sender.send(b"x")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.amqp.engine.pair import Lone
+from tests.amqp.engine.pair import SingleEngine
 from twinbus.amqp import errors
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import LocalError, Violation
@@ -55,11 +55,11 @@ def cells(states: type, steps: object) -> list[tuple[object, object]]:
     return [(state, step) for state in states for step in steps]  # type: ignore[attr-defined]
 
 
-def connection_in(state: ConnectionState) -> Lone:
+def connection_in(state: ConnectionState) -> SingleEngine:
     """A server whose peer has come so far."""
-    lone = Lone()
+    lone = SingleEngine()
     if state is not ConnectionState.START:
-        lone.feed(AMQP_HEADER)
+        lone.feed_bytes(AMQP_HEADER)
     if state in (ConnectionState.OPEN, ConnectionState.CLOSED):
         lone.send(Open(container_id="client"))
     if state is ConnectionState.CLOSED:
@@ -78,7 +78,7 @@ def test_a_connection_takes_the_steps_of_its_table_and_no_others(state: Connecti
         state is ConnectionState.OPEN
     ):
         lone.attached()
-        lone.end.forget()
+        lone.end.clear_events()
     lone.sent.clear()
     frame = FRAMES[step] if step is not Step.ATTACH else Attach(name="2", handle=2, role=Role.SENDER)
     events = lone.send(frame)
@@ -90,18 +90,18 @@ def test_a_connection_takes_the_steps_of_its_table_and_no_others(state: Connecti
         assert (events, lone.sent) == ([], [])  # nothing is heard or said after the end
     elif state is ConnectionState.START:
         assert lone.connection.is_finished  # no header: there is no telling what it is
-        assert lone.end.only(ConnectionClosed).error is not None
+        assert lone.end.only_event(ConnectionClosed).error is not None
     else:
         assert lone.last(Close).error is not None
         assert lone.condition(Close) == errors.ILLEGAL_STATE
-        assert not lone.end.only(ConnectionClosed).by_peer
+        assert not lone.end.only_event(ConnectionClosed).by_peer
 
 
 @pytest.mark.parametrize("state", list(ConnectionState))
 def test_a_second_header_is_no_frame(state: ConnectionState) -> None:
     lone = connection_in(state)
     lone.sent.clear()
-    lone.feed(AMQP_HEADER)
+    lone.feed_bytes(AMQP_HEADER)
     if (state, Step.HEADER) in CONNECTION_TRANSITIONS:
         assert lone.connection.remote_state is ConnectionState.HEADER_EXCHANGED
     elif state is ConnectionState.CLOSED:
@@ -131,7 +131,7 @@ SESSION_STEPS: Final = [step for step in FRAME_STEPS if step not in (Step.OPEN, 
 
 @pytest.mark.parametrize(("state", "step"), cells(SessionState, SESSION_STEPS))
 def test_a_session_takes_the_steps_of_its_table_and_no_others(state: SessionState, step: Step) -> None:
-    lone = Lone().opened()
+    lone = SingleEngine().opened()
     if state is not SessionState.UNMAPPED:
         lone.attached()
     if state is SessionState.ENDED:
@@ -152,7 +152,7 @@ def test_a_session_takes_the_steps_of_its_table_and_no_others(state: SessionStat
 
 @pytest.mark.parametrize(("state", "step"), cells(SessionState, SESSION_STEPS))
 def test_our_own_illegal_step_on_a_session_is_raised(state: SessionState, step: Step) -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     (session,) = lone.connection.sessions.values()
     session.local_state = state
     lone.connection.data_to_send()
@@ -173,7 +173,7 @@ LINK_STEPS: Final = [Step.ATTACH, Step.FLOW, Step.TRANSFER, Step.DETACH]
 
 @pytest.mark.parametrize(("state", "step"), cells(LinkState, LINK_STEPS))
 def test_a_link_takes_the_steps_of_its_table_and_no_others(state: LinkState, step: Step) -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     if state is not LinkState.UNATTACHED:
         link = lone.attached()
         assert isinstance(link, Receiver)
@@ -208,9 +208,9 @@ def do(link: Link, step: Step) -> None:
 
 @pytest.mark.parametrize(("state", "step"), cells(LinkState, LINK_STEPS))
 def test_our_own_illegal_step_on_a_link_is_raised(state: LinkState, step: Step) -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     lone.send(Attach(name="link", handle=0, role=Role.RECEIVER, source=Source(), target=Target()))
-    link = lone.end.only(AttachRequested).link
+    link = lone.end.only_event(AttachRequested).link
     link.local_state = state
     link.credit = 10
     following = LINK_TRANSITIONS.get((state, step))

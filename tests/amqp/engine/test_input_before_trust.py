@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.amqp.engine.pair import Lone
+from tests.amqp.engine.pair import SingleEngine
 from twinbus.amqp.delivery import OVERHEAD_BYTES
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from twinbus.amqp.frames import frame
@@ -10,7 +10,7 @@ from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.performatives import Close, Transfer
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.settings import Limits, Settings
-from twinbus.amqp.shared_input import SharedInput
+from twinbus.amqp.shared_input import UnauthenticatedInput
 
 LIMITS = Limits()
 
@@ -19,11 +19,11 @@ class Server:
     """Its connections, which share 100,000 bytes; each may have 1,000 beyond that."""
 
     def __init__(self) -> None:
-        self.shared = SharedInput(max_bytes=100_000, free_bytes=1_000)
-        self.settings = Settings(container_id="server", limits=LIMITS, first_input=self.shared)
+        self.shared = UnauthenticatedInput(max_bytes=100_000, free_bytes=1_000)
+        self.settings = Settings(container_id="server", limits=LIMITS, unauthenticated_input=self.shared)
 
-    def connect(self) -> tuple[Lone, Receiver]:
-        lone = Lone(settings=self.settings)
+    def connect(self) -> tuple[SingleEngine, Receiver]:
+        lone = SingleEngine(settings=self.settings)
         link = lone.attached()
         assert isinstance(link, Receiver)
         link.grant(10)
@@ -36,17 +36,17 @@ def transfer(payload_bytes: int, *, more: bool) -> bytes:
     return frame(0, begun.encode() + bytes(payload_bytes))
 
 
-def is_closed(lone: Lone) -> bool:
+def is_closed(lone: SingleEngine) -> bool:
     return any(isinstance(one, Close) for _, one, _ in lone.sent)
 
 
 def test_unfinished_messages_of_all_connections_count() -> None:
     server = Server()
     (first, _), (second, _), (third, _) = (server.connect() for _ in range(3))
-    first.feed(transfer(50_000, more=True))
-    second.feed(transfer(50_000, more=True))
+    first.feed_bytes(transfer(50_000, more=True))
+    second.feed_bytes(transfer(50_000, more=True))
     assert server.shared.held_bytes == 100_000
-    third.feed(transfer(1_001, more=True))
+    third.feed_bytes(transfer(1_001, more=True))
     assert third.condition(Close) == RESOURCE_LIMIT_EXCEEDED
     error = third.last(Close).error
     assert error is not None
@@ -60,8 +60,8 @@ def test_a_connection_has_room_to_authenticate_however_much_the_others_hold() ->
     server = Server()
     (greedy, _), (honest, link) = server.connect(), server.connect()
     for _ in range(2):
-        greedy.feed(transfer(50_000, more=True))
-    honest.feed(transfer(1_000 - OVERHEAD_BYTES, more=False))
+        greedy.feed_bytes(transfer(50_000, more=True))
+    honest.feed_bytes(transfer(1_000 - OVERHEAD_BYTES, more=False))
     assert link.unanswered_count == 1
     assert not is_closed(honest)
 
@@ -69,9 +69,9 @@ def test_a_connection_has_room_to_authenticate_however_much_the_others_hold() ->
 def test_messages_count_until_they_are_answered() -> None:
     server = Server()
     lone, link = server.connect()
-    lone.feed(transfer(50_000, more=False))
+    lone.feed_bytes(transfer(50_000, more=False))
     assert server.shared.held_bytes == 50_000 + OVERHEAD_BYTES
-    link.settle(list(link.session.ledger.incoming.values()), ACCEPTED)
+    link.settle(list(link.session.unsettled_deliveries.incoming.values()), ACCEPTED)
     lone.collect()
     assert server.shared.held_bytes == 0
 
@@ -80,10 +80,10 @@ def test_frames_that_are_not_whole_count() -> None:
     server = Server()
     (first, _), (second, _) = server.connect(), server.connect()
     whole = transfer(60_000, more=False)
-    first.feed(whole[:30_000])
-    first.feed(whole[30_000:59_000])
+    first.feed_bytes(whole[:30_000])
+    first.feed_bytes(whole[30_000:59_000])
     assert server.shared.held_bytes == 59_000
-    second.feed(whole[:59_000])
+    second.feed_bytes(whole[:59_000])
     assert second.condition(Close) == RESOURCE_LIMIT_EXCEEDED
     assert server.shared.held_bytes == 59_000
 
@@ -92,10 +92,10 @@ def test_a_connection_that_was_closed_for_it_cannot_go_on_growing() -> None:
     server = Server()
     (greedy, _), (closed, _) = server.connect(), server.connect()
     for _ in range(2):
-        greedy.feed(transfer(50_000, more=True))
-    closed.feed(transfer(2_000, more=True))
+        greedy.feed_bytes(transfer(50_000, more=True))
+    closed.feed_bytes(transfer(2_000, more=True))
     assert is_closed(closed)
-    closed.feed(transfer(50_000, more=True)[:40_000])
+    closed.feed_bytes(transfer(50_000, more=True)[:40_000])
     assert closed.connection.is_finished
     assert server.shared.held_bytes == 100_000
 
@@ -103,12 +103,12 @@ def test_a_connection_that_was_closed_for_it_cannot_go_on_growing() -> None:
 def test_a_connection_leaves_the_count_when_it_is_trusted_and_when_it_ends() -> None:
     server = Server()
     (trusted, _), (lost, _) = server.connect(), server.connect()
-    trusted.feed(transfer(50_000, more=True))
-    lost.feed(transfer(40_000, more=True))
-    trusted.connection.raise_limits()
+    trusted.feed_bytes(transfer(50_000, more=True))
+    lost.feed_bytes(transfer(40_000, more=True))
+    trusted.connection.apply_authenticated_limits()
     assert server.shared.held_bytes == 40_000
     for _ in range(10):
-        trusted.feed(transfer(50_000, more=True))
+        trusted.feed_bytes(transfer(50_000, more=True))
     assert not is_closed(trusted)
     lost.connection.receive_eof()
     trusted.connection.receive_eof()

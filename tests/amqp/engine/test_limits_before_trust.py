@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.amqp.engine.pair import Lone
+from tests.amqp.engine.pair import SingleEngine
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from twinbus.amqp.events import AttachRequested, SessionBegun
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Open, Transfer
@@ -17,11 +17,11 @@ LIMITS = Limits(max_sessions=100, max_links=100, max_message_size=10_000_000)
 FIRST = replace(LIMITS, max_sessions=3, max_links=4, max_attaches=20, max_assembling_bytes=100_000)
 
 
-def stranger() -> Lone:
-    return Lone(settings=Settings(container_id="server", limits=LIMITS, first_limits=FIRST)).begun()
+def stranger() -> SingleEngine:
+    return SingleEngine(settings=Settings(container_id="server", limits=LIMITS, unauthenticated_limits=FIRST)).begun()
 
 
-def attach(lone: Lone, *handles: int) -> None:
+def attach(lone: SingleEngine, *handles: int) -> None:
     for handle in handles:
         lone.send(
             Attach(
@@ -35,7 +35,7 @@ def attach(lone: Lone, *handles: int) -> None:
         )
 
 
-def begin(lone: Lone, *channels: int) -> None:
+def begin(lone: SingleEngine, *channels: int) -> None:
     for channel in channels:
         lone.send(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1), channel=channel)
 
@@ -44,7 +44,7 @@ def test_what_is_advertised_is_what_holds_in_the_end() -> None:
     lone = stranger()
     assert lone.last(Open).channel_max == 99
     attach(lone, 0)
-    lone.end.told(AttachRequested)[0].link.accept()
+    lone.end.events_of(AttachRequested)[0].link.accept()
     lone.collect()
     assert lone.last(Attach).max_message_size == 10_000_000
 
@@ -52,11 +52,11 @@ def test_what_is_advertised_is_what_holds_in_the_end() -> None:
 def test_a_stranger_has_few_links_and_more_once_it_is_trusted() -> None:
     lone = stranger()
     attach(lone, *range(5))
-    assert len(lone.end.told(AttachRequested)) == 4
+    assert len(lone.end.events_of(AttachRequested)) == 4
     assert lone.condition(Detach) == RESOURCE_LIMIT_EXCEEDED
-    lone.connection.raise_limits()
+    lone.connection.apply_authenticated_limits()
     attach(lone, *range(5, 50))
-    assert len(lone.end.told(AttachRequested)) == 49
+    assert len(lone.end.events_of(AttachRequested)) == 49
 
 
 def test_a_stranger_that_attaches_on_and_on_without_detaching_is_cut_off() -> None:
@@ -66,34 +66,34 @@ def test_a_stranger_that_attaches_on_and_on_without_detaching_is_cut_off() -> No
 
 
 def test_a_stranger_that_attaches_and_detaches_on_and_on_is_cut_off() -> None:
-    def attach_often(lone: Lone) -> int:
+    def attach_often(lone: SingleEngine) -> int:
         for _ in range(30):
             attach(lone, 0)
             lone.send(Detach(handle=0, closed=True))
-        return len(lone.end.told(AttachRequested))
+        return len(lone.end.events_of(AttachRequested))
 
     assert attach_often(stranger()) == 20
     trusted = stranger()
-    trusted.connection.raise_limits()
+    trusted.connection.apply_authenticated_limits()
     assert attach_often(trusted) == 30
 
 
 def test_a_stranger_has_few_sessions_and_more_once_it_is_trusted() -> None:
     lone = stranger()
     begin(lone, 1, 2)
-    assert len(lone.end.told(SessionBegun)) == 3
-    lone.connection.raise_limits()
+    assert len(lone.end.events_of(SessionBegun)) == 3
+    lone.connection.apply_authenticated_limits()
     begin(lone, *range(3, 20))
-    assert len(lone.end.told(SessionBegun)) == 20
+    assert len(lone.end.events_of(SessionBegun)) == 20
     lone = stranger()
     begin(lone, 1, 2, 3)
     assert lone.condition(Close) == RESOURCE_LIMIT_EXCEEDED
 
 
 def test_a_stranger_may_have_few_bytes_of_unfinished_messages_under_way() -> None:
-    def send(lone: Lone, pieces: int) -> None:
+    def send(lone: SingleEngine, pieces: int) -> None:
         attach(lone, 0)
-        link = lone.end.told(AttachRequested)[0].link
+        link = lone.end.events_of(AttachRequested)[0].link
         assert isinstance(link, Receiver)
         link.accept()
         link.grant(10)
@@ -104,6 +104,6 @@ def test_a_stranger_may_have_few_bytes_of_unfinished_messages_under_way() -> Non
     send(lone, 3)
     assert lone.condition(Close) == RESOURCE_LIMIT_EXCEEDED
     trusted = stranger()
-    trusted.connection.raise_limits()
+    trusted.connection.apply_authenticated_limits()
     send(trusted, 10)
     assert not [one for _, one, _ in trusted.sent if isinstance(one, Close)]

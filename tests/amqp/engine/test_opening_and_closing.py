@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.engine.pair import Lone, Pair
+from tests.amqp.engine.pair import EnginePair, SingleEngine
 from twinbus.amqp import errors
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import NOT_ALLOWED, EncodeError, LocalError
@@ -35,17 +35,17 @@ OPEN_FRAME = frame(0, Open(container_id="client").encode())
 
 
 def test_both_ends_learn_who_the_other_is() -> None:
-    pair = Pair()
-    assert pair.client.only(ConnectionOpened).open.container_id == "server"
-    opened = pair.server.only(ConnectionOpened).open
+    pair = EnginePair()
+    assert pair.client.only_event(ConnectionOpened).open.container_id == "server"
+    opened = pair.server.only_event(ConnectionOpened).open
     assert (opened.container_id, opened.hostname) == ("client", "contoso")
 
 
 def test_bytes_may_come_one_at_a_time() -> None:
-    lone = Lone()
+    lone = SingleEngine()
     for byte in AMQP_HEADER + OPEN_FRAME:
-        lone.feed(bytes([byte]))
-    assert lone.end.only(ConnectionOpened).open.container_id == "client"
+        lone.feed_bytes(bytes([byte]))
+    assert lone.end.only_event(ConnectionOpened).open.container_id == "client"
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_sasl_cannot_be_left_out_where_it_is_required() -> None:
 
 
 def test_sasl_may_be_left_out_where_it_is_not() -> None:
-    lone = Lone().opened()
-    assert len(lone.end.told(ConnectionOpened)) == 1
+    lone = SingleEngine().opened()
+    assert len(lone.end.events_of(ConnectionOpened)) == 1
 
 
 def test_a_client_that_meets_another_protocol_is_told() -> None:
@@ -79,10 +79,10 @@ def test_a_client_that_meets_another_protocol_is_told() -> None:
 
 
 def test_any_kind_of_bytes_may_be_fed() -> None:
-    lone = Lone()
+    lone = SingleEngine()
     for data in (bytearray(AMQP_HEADER), memoryview(OPEN_FRAME)):
-        lone.feed(data)  # type: ignore[arg-type]
-    assert len(lone.end.told(ConnectionOpened)) == 1
+        lone.feed_bytes(data)  # type: ignore[arg-type]
+    assert len(lone.end.events_of(ConnectionOpened)) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,47 +221,47 @@ def test_no_more_than_allowed_is_kept_ahead_of_the_sasl_answer() -> None:
 
 
 def test_a_frame_size_below_the_specifications_floor_is_refused() -> None:
-    lone = Lone()
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine()
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="client", max_frame_size=511))
     assert lone.condition(Close) == errors.INVALID_FIELD
 
 
 def test_a_frame_larger_than_agreed_closes_the_connection() -> None:
-    lone = Lone(Limits(max_frame_size=1024)).opened()
-    lone.feed((1025).to_bytes(4, "big") + b"\x02\x00\x00\x00")
+    lone = SingleEngine(Limits(max_frame_size=1024)).opened()
+    lone.feed_bytes((1025).to_bytes(4, "big") + b"\x02\x00\x00\x00")
     assert lone.condition(Close) == errors.FRAMING_ERROR
 
 
 @pytest.mark.parametrize("header", ["00000007 02000000", "00000009 01000000 00", "00000009 03000000 00"])
 def test_a_header_that_does_not_add_up_closes_the_connection(header: str) -> None:
-    lone = Lone().opened()
-    lone.feed(bytes.fromhex(header))
+    lone = SingleEngine().opened()
+    lone.feed_bytes(bytes.fromhex(header))
     assert lone.condition(Close) == errors.FRAMING_ERROR
 
 
 def test_an_extended_header_is_passed_over() -> None:
-    lone = Lone().opened()
+    lone = SingleEngine().opened()
     body = Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1).encode()
-    lone.feed((12 + len(body)).to_bytes(4, "big") + b"\x03\x00\x00\x00" + b"\xff\xff\xff\xff" + body)
+    lone.feed_bytes((12 + len(body)).to_bytes(4, "big") + b"\x03\x00\x00\x00" + b"\xff\xff\xff\xff" + body)
     assert len(lone.connection.sessions) == 1
 
 
 def test_a_channel_beyond_those_offered_closes_the_connection() -> None:
-    lone = Lone(Limits(max_sessions=4)).opened()
+    lone = SingleEngine(Limits(max_sessions=4)).opened()
     lone.send(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1), channel=4)
     assert lone.condition(Close) == errors.FRAMING_ERROR
 
 
 def test_an_answer_to_a_session_we_did_not_begin_closes_the_connection() -> None:
-    lone = Lone().opened()
+    lone = SingleEngine().opened()
     lone.send(Begin(remote_channel=7, next_outgoing_id=0, incoming_window=1, outgoing_window=1))
     assert lone.condition(Close) == errors.ILLEGAL_STATE
 
 
 def test_the_peers_channel_max_is_kept_to() -> None:
-    lone = Lone()
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine()
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="client", channel_max=1))
     lone.connection.begin_session()
     lone.connection.begin_session()
@@ -270,8 +270,8 @@ def test_the_peers_channel_max_is_kept_to() -> None:
 
 
 def test_an_answer_that_does_not_fit_the_peers_frames_closes_the_connection() -> None:
-    lone = Lone(Limits(max_links=0))
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine(Limits(max_links=0))
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="client", max_frame_size=512))
     lone.send(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1))
     lone.send(Attach(name="n" * 600, handle=0, role=False))  # refused by an attach of that name, over 512 bytes
@@ -282,22 +282,27 @@ def test_an_answer_that_does_not_fit_the_peers_frames_closes_the_connection() ->
 
 
 def test_a_close_is_answered_and_ends_everything_once() -> None:
-    pair = Pair()
+    pair = EnginePair()
     pair.sender()
     pair.client.connection.close(Error(condition=errors.INTERNAL_ERROR, description="oops"))
     pair.exchange()
-    closed = pair.server.only(ConnectionClosed)
+    closed = pair.server.only_event(ConnectionClosed)
     assert closed.by_peer
     assert closed.error is not None
     assert closed.error.description == "oops"
     for end in (pair.client, pair.server):
         assert end.connection.is_finished
-        assert len(end.told(LinkDetached)) == len(end.told(SessionEnded)) == len(end.told(ConnectionClosed)) == 1
+        assert (
+            len(end.events_of(LinkDetached))
+            == len(end.events_of(SessionEnded))
+            == len(end.events_of(ConnectionClosed))
+            == 1
+        )
         assert end.connection.receive_eof() == []
 
 
 def test_a_lost_socket_ends_everything_once() -> None:
-    pair = Pair()
+    pair = EnginePair()
     pair.sender()
     pair.server.events += pair.server.connection.receive_eof()
     assert [type(event) for event in pair.server.events[-3:]] == [LinkDetached, SessionEnded, ConnectionClosed]
@@ -309,7 +314,7 @@ def test_a_lost_socket_ends_everything_once() -> None:
 
 
 def test_a_silent_peer_is_given_up_after_twice_the_time_it_was_told() -> None:
-    lone = Lone(settings=Settings(container_id="s", idle_timeout_ms=1000)).opened()
+    lone = SingleEngine(settings=Settings(container_id="s", idle_timeout_ms=1000)).opened()
     assert lone.last(Open).idle_time_out == 1000
     assert lone.connection.tick(1.9) == []
     (closed,) = lone.connection.tick(2.0)
@@ -319,15 +324,15 @@ def test_a_silent_peer_is_given_up_after_twice_the_time_it_was_told() -> None:
 
 
 def test_any_byte_keeps_a_connection_alive() -> None:
-    lone = Lone(settings=Settings(container_id="s", idle_timeout_ms=1000)).opened()
+    lone = SingleEngine(settings=Settings(container_id="s", idle_timeout_ms=1000)).opened()
     lone.connection.receive_data(HEARTBEAT, now=1.9)
     assert lone.connection.tick(3.8) == []
     assert lone.connection.tick(3.9) != []
 
 
 def test_heartbeats_go_out_only_when_nothing_else_does() -> None:
-    lone = Lone()
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine()
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="client", idle_time_out=60_000))
     assert lone.connection.tick_interval_s == 20.0
     lone.connection.tick(20.0)
@@ -341,8 +346,8 @@ def test_heartbeats_go_out_only_when_nothing_else_does() -> None:
 
 
 def test_the_time_between_frames_stays_below_what_the_peer_allows() -> None:
-    lone = Lone()
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine()
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="client", idle_time_out=1000))
     now = last_sent = 0.0
     for _ in range(50):
@@ -355,10 +360,10 @@ def test_the_time_between_frames_stays_below_what_the_peer_allows() -> None:
 
 @pytest.mark.parametrize(("asked", "is_taken"), [(None, True), (0, True), (1, False), (999, False), (1000, True)])
 def test_a_peer_that_wants_heartbeats_too_often_is_refused(asked: int | None, is_taken: bool) -> None:  # noqa: FBT001
-    lone = Lone(settings=Settings(container_id="s", shortest_idle_timeout_ms=1000))
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine(settings=Settings(container_id="s", min_idle_timeout_ms=1000))
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="client", idle_time_out=asked))
-    assert bool(lone.end.told(ConnectionOpened)) == is_taken
+    assert bool(lone.end.events_of(ConnectionOpened)) == is_taken
     if not is_taken:
         error = lone.last(Close).error
         assert error is not None
@@ -377,7 +382,7 @@ def test_a_peer_that_never_opens_is_given_up() -> None:
 
 
 def test_a_close_that_is_never_answered_ends_all_the_same() -> None:
-    lone = Lone(settings=Settings(container_id="s", handshake_timeout_ms=5000)).opened()
+    lone = SingleEngine(settings=Settings(container_id="s", handshake_timeout_ms=5000)).opened()
     lone.connection.close()
     assert lone.connection.tick(1.0) == []
     (closed,) = lone.connection.tick(6.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.amqp.engine.pair import Pair
+from tests.amqp.engine.pair import EnginePair
 from twinbus.amqp.errors import LocalError
 from twinbus.amqp.events import DeliveriesReceived, SendsUpdated
 from twinbus.amqp.outcomes import ACCEPTED
@@ -11,13 +11,13 @@ from twinbus.amqp.settings import Limits
 MESSAGES = [(b"payload %d" % number, b"tag %d" % number) for number in range(50)]
 
 
-def came(pair: Pair) -> list[tuple[bytes, bytes]]:
-    events = pair.server.told(DeliveriesReceived)
+def came(pair: EnginePair) -> list[tuple[bytes, bytes]]:
+    events = pair.server.events_of(DeliveriesReceived)
     return [(delivery.payload, delivery.tag) for event in events for delivery in event.deliveries]
 
 
 def test_all_of_them_arrive_with_their_tags_and_use_their_credit() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=False)
     assert sender.credit == 10
@@ -27,30 +27,30 @@ def test_all_of_them_arrive_with_their_tags_and_use_their_credit() -> None:
 
 
 def test_their_outcomes_are_told() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, receiver = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=False)
     pair.exchange()
-    for event in pair.server.told(DeliveriesReceived):
+    for event in pair.server.events_of(DeliveriesReceived):
         receiver.settle(event.deliveries, ACCEPTED)
     pair.exchange()
-    told = pair.client.told(SendsUpdated)
+    told = pair.client.events_of(SendsUpdated)
     assert [delivery.tag for event in told for delivery in event.deliveries] == [tag for _, tag in MESSAGES]
     assert sender.unsettled_count == 0
 
 
 def test_settled_ones_wait_for_no_outcome() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, _ = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=True)
     assert sender.unsettled_count == 0
     pair.exchange()
     assert came(pair) == MESSAGES
-    assert all(delivery.settled for event in pair.server.told(DeliveriesReceived) for delivery in event.deliveries)
+    assert all(delivery.settled for event in pair.server.events_of(DeliveriesReceived) for delivery in event.deliveries)
 
 
 def test_what_the_peers_window_has_no_room_for_follows_later() -> None:
-    pair = Pair(server=Limits(incoming_window=20))
+    pair = EnginePair(server=Limits(incoming_window=20))
     sender, _ = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=False)
     pair.exchange()
@@ -58,7 +58,7 @@ def test_what_the_peers_window_has_no_room_for_follows_later() -> None:
 
 
 def test_messages_larger_than_a_frame_are_cut() -> None:
-    pair = Pair(server=Limits(max_frame_size=1024))
+    pair = EnginePair(server=Limits(max_frame_size=1024))
     sender, _ = pair.sender(credit=10)
     large = [(bytes([number]) * 5_000, b"%d" % number) for number in range(3)]
     sender.send_many([*large, (b"small", b"s")], settled=False)
@@ -67,7 +67,7 @@ def test_messages_larger_than_a_frame_are_cut() -> None:
 
 
 def test_more_than_the_credit_is_refused_where_it_ends() -> None:
-    pair = Pair()
+    pair = EnginePair()
     sender, _ = pair.sender(credit=49)
     try:
         sender.send_many(MESSAGES, settled=False)
@@ -77,7 +77,7 @@ def test_more_than_the_credit_is_refused_where_it_ends() -> None:
 
 
 def test_a_link_of_answers_sends_without_credit() -> None:
-    pair = Pair(server=Limits(enforce_credit=False))
+    pair = EnginePair(server=Limits(enforce_credit=False))
     sender, _ = pair.sender(credit=1)
     sender.ignores_credit = True
     for payload, tag in MESSAGES[:3]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.amqp.engine.pair import Lone
+from tests.amqp.engine.pair import SingleEngine
 from twinbus.amqp import errors
 from twinbus.amqp.events import DeliveriesReceived, ReceiptsUpdated
 from twinbus.amqp.outcomes import ACCEPTED, Accepted, Declared, Rejected
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 FULL = Rejected(error=Error(condition=errors.RESOURCE_LIMIT_EXCEEDED, description="the queue is full", info={}))
 
 
-def sent(*ids: tuple[int, int], limits: Limits | None = None) -> tuple[Lone, list[IncomingDelivery]]:
+def sent(*ids: tuple[int, int], limits: Limits | None = None) -> tuple[SingleEngine, list[IncomingDelivery]]:
     """Deliveries, each on a handle and with an id, on two links of one session."""
-    lone = Lone(limits)
+    lone = SingleEngine(limits)
     for handle in (0, 1):
         link = lone.attached(name=f"link-{handle}", handle=handle)
         assert isinstance(link, Receiver)
         link.keep_credit(100)
     lone.collect()
-    lone.end.forget()
+    lone.end.clear_events()
     for number, (handle, delivery_id) in enumerate(ids):
         lone.send(Transfer(handle=handle, delivery_id=delivery_id, delivery_tag=b"t"), payload=b"%d" % number)
-    return lone, [one for event in lone.end.told(DeliveriesReceived) for one in event.deliveries]
+    return lone, [one for event in lone.end.events_of(DeliveriesReceived) for one in event.deliveries]
 
 
 def settle(delivery: IncomingDelivery, state: object = ACCEPTED) -> None:
     delivery.link.settle([delivery], state)  # type: ignore[arg-type]  # each test gives an outcome
 
 
-def answers(lone: Lone) -> list[tuple[int, int | None, object]]:
+def answers(lone: SingleEngine) -> list[tuple[int, int | None, object]]:
     return [
         (one.first, one.last, one.state)
         for _, one, _ in lone.collect()
@@ -60,7 +60,7 @@ def test_both_messages_of_one_id_arrive_and_are_answered_once_when_both_are_stor
     assert all(one.settled for one in (first, second))
     (session,) = lone.connection.sessions.values()
     assert [link.unsettled_count for link in session.links.values()] == [0, 0]
-    assert (session.ledger.incoming_count, lone.connection.unanswered_bytes) == (0, 0)
+    assert (session.unsettled_deliveries.incoming_count, lone.connection.unanswered_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("order", [(ACCEPTED, FULL), (FULL, ACCEPTED)])
@@ -100,12 +100,12 @@ def test_ids_out_of_order_are_answered_each() -> None:
 def test_one_disposition_of_the_peer_settles_all_messages_of_its_id() -> None:
     lone, deliveries = sent((0, 5), (0, 5), (1, 5), (0, 6))
     lone.send(Disposition(role=Role.SENDER, first=5, settled=True, state=ACCEPTED))
-    told = [one for event in lone.end.told(ReceiptsUpdated) for one in event.deliveries]
+    told = [one for event in lone.end.events_of(ReceiptsUpdated) for one in event.deliveries]
     assert told == deliveries[:3]
     assert [one.settled for one in deliveries] == [True, True, True, False]
     (session,) = lone.connection.sessions.values()
     assert [link.unsettled_count for link in session.links.values()] == [1, 0]
-    assert session.ledger.incoming_count == 1
+    assert session.unsettled_deliveries.incoming_count == 1
 
 
 def test_a_message_lost_with_its_link_keeps_its_id_from_being_accepted() -> None:
@@ -116,7 +116,7 @@ def test_a_message_lost_with_its_link_keeps_its_id_from_being_accepted() -> None
     settle(lost)
     assert answers(lone) == []
     (session,) = lone.connection.sessions.values()
-    assert session.ledger.incoming_count == 0
+    assert session.unsettled_deliveries.incoming_count == 0
 
 
 def test_a_link_that_goes_leaves_the_messages_of_other_links_under_their_id() -> None:
@@ -140,7 +140,12 @@ def test_room_is_free_again_when_a_shared_id_was_answered() -> None:
         settle(delivery)
     for delivery_id in (6, 7):
         lone.send(Transfer(handle=0, delivery_id=delivery_id, delivery_tag=b"t"))
-    assert [one.delivery_id for event in lone.end.told(DeliveriesReceived) for one in event.deliveries] == [5, 5, 6, 7]
+    assert [one.delivery_id for event in lone.end.events_of(DeliveriesReceived) for one in event.deliveries] == [
+        5,
+        5,
+        6,
+        7,
+    ]
 
 
 def test_a_later_frame_of_a_message_may_have_another_id_if_its_tag_is_the_same() -> None:
@@ -148,12 +153,14 @@ def test_a_later_frame_of_a_message_may_have_another_id_if_its_tag_is_the_same()
     lone.send(Transfer(handle=0, delivery_id=5, delivery_tag=b"a", more=True), payload=b"one ")
     lone.send(Transfer(handle=1, delivery_id=5, delivery_tag=b"b"), payload=b"other")
     lone.send(Transfer(handle=0, delivery_id=6, delivery_tag=b"a"), payload=b"whole")
-    told = [(one.delivery_id, one.payload) for event in lone.end.told(DeliveriesReceived) for one in event.deliveries]
+    told = [
+        (one.delivery_id, one.payload) for event in lone.end.events_of(DeliveriesReceived) for one in event.deliveries
+    ]
     assert told == [(5, b"other"), (5, b"one whole")]
 
 
 def test_the_ids_of_what_we_send_start_where_the_settings_say() -> None:
-    lone = Lone(settings=Settings(container_id="server", first_delivery_id=1000))
+    lone = SingleEngine(settings=Settings(container_id="server", first_delivery_id=1000))
     link = lone.attached(role=Role.RECEIVER)
     assert isinstance(link, Sender)
     link.ignores_credit = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.engine.pair import Lone
+from tests.amqp.engine.pair import SingleEngine
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, UNAUTHORIZED_ACCESS, DecodeError
 from twinbus.amqp.events import AttachRequested, ConnectionOpened, LinkDetached
@@ -40,9 +40,9 @@ def attach(properties: dict[str, object] | None = None, source: Source | None = 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_performative_has_a_thousand_elements_at_the_most(kind: str) -> None:
-    def send(lists: int) -> Lone:
-        lone = Lone()
-        lone.feed(AMQP_HEADER)
+    def send(lists: int) -> SingleEngine:
+        lone = SingleEngine()
+        lone.feed_bytes(AMQP_HEADER)
         properties = with_lists(lists)
         opening = Open(container_id="c", properties=properties if kind == "open" else None)
         windows = {"next_outgoing_id": 0, "incoming_window": 1, "outgoing_window": 1}
@@ -53,17 +53,17 @@ def test_a_performative_has_a_thousand_elements_at_the_most(kind: str) -> None:
     others = (
         HEADS[kind] + 2 + (7 if kind == "attach" else 0)
     )  # the fields, a key and its value; the target's own fields
-    assert send(MOST - others).end.told(AttachRequested)
+    assert send(MOST - others).end.events_of(AttachRequested)
     refused = send(MOST - others + 1)
     assert refused.condition(Close) == RESOURCE_LIMIT_EXCEEDED
-    assert not refused.end.told(AttachRequested)
+    assert not refused.end.events_of(AttachRequested)
 
 
 def test_descriptions_within_a_performative_are_counted_too() -> None:
     tree: object = 1
     for _ in range(10):  # 1,023 of them, in 2 KB, and no element
         tree = Described(tree, tree)
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     lone.send(attach(properties={"x": tree}))
     assert lone.condition(Close) == RESOURCE_LIMIT_EXCEEDED
 
@@ -78,10 +78,10 @@ def test_a_message_may_have_more_elements_than_a_performative() -> None:
 
 
 def test_a_server_keeps_no_properties_of_its_peers_open() -> None:
-    lone = Lone()
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine()
+    lone.feed_bytes(AMQP_HEADER)
     lone.send(Open(container_id="c" * 10_000, hostname="h" * 10_000, channel_max=7, properties={"product": "x"}))
-    assert lone.end.only(ConnectionOpened).open.properties == {"product": "x"}
+    assert lone.end.only_event(ConnectionOpened).open.properties == {"product": "x"}
     kept = lone.connection.remote_open
     assert kept is not None
     assert kept.channel_max == 7
@@ -89,10 +89,10 @@ def test_a_server_keeps_no_properties_of_its_peers_open() -> None:
 
 
 def test_of_an_accepted_link_only_the_addresses_are_kept() -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     source = Source(address="here", filter={Symbol("x"): Described(ULong(1), "y" * 10_000)})
     lone.send(attach(source=source, properties={"x": "y" * 10_000}))
-    (event,) = lone.end.told(AttachRequested)
+    (event,) = lone.end.events_of(AttachRequested)
     assert event.attach.properties == {"x": "y" * 10_000}
     event.link.accept()
     kept = event.link.remote_attach
@@ -103,9 +103,9 @@ def test_of_an_accepted_link_only_the_addresses_are_kept() -> None:
 
 
 def test_of_a_refused_link_nothing_is_kept_but_its_handle() -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     lone.send(attach(properties={"x": "y" * 10_000}))
-    (event,) = lone.end.told(AttachRequested)
+    (event,) = lone.end.events_of(AttachRequested)
     event.link.refuse(Error(condition=UNAUTHORIZED_ACCESS))
     lone.collect()
     (session,) = lone.connection.sessions.values()
@@ -114,26 +114,26 @@ def test_of_a_refused_link_nothing_is_kept_but_its_handle() -> None:
     assert lone.connection.link_count == 1
     lone.send(Detach(handle=0, closed=True))
     assert lone.connection.link_count == 0
-    assert len(lone.end.told(LinkDetached)) == 1
+    assert len(lone.end.events_of(LinkDetached)) == 1
 
 
 def test_the_name_of_a_refused_link_is_free_before_the_peer_has_detached_it() -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     for handle in range(2):
         lone.send(Attach(name="same", handle=handle, role=Role.SENDER, initial_delivery_count=0, target=Target()))
         if handle == 0:
-            lone.end.told(AttachRequested)[0].link.refuse(Error(condition=UNAUTHORIZED_ACCESS))
-    lone.end.told(AttachRequested)[1].link.accept()
+            lone.end.events_of(AttachRequested)[0].link.refuse(Error(condition=UNAUTHORIZED_ACCESS))
+    lone.end.events_of(AttachRequested)[1].link.accept()
     lone.send(Detach(handle=0, closed=True))
-    assert lone.end.told(AttachRequested)[1].link.is_attached
+    assert lone.end.events_of(AttachRequested)[1].link.is_attached
 
 
 def test_a_link_can_be_taken_over_before_it_was_answered() -> None:
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     for handle in range(2):
         lone.send(Attach(name="same", handle=handle, role=Role.SENDER, initial_delivery_count=0, target=Target()))
-    first, second = [event.link for event in lone.end.told(AttachRequested)]
-    assert [event.link for event in lone.end.told(LinkDetached)] == [first]
+    first, second = [event.link for event in lone.end.events_of(AttachRequested)]
+    assert [event.link for event in lone.end.events_of(LinkDetached)] == [first]
     first.accept()  # it is over: nothing is sent for it
     second.accept()
     assert second.is_attached
@@ -141,18 +141,18 @@ def test_a_link_can_be_taken_over_before_it_was_answered() -> None:
 
 def test_a_link_cannot_have_a_name_of_any_length() -> None:
     most = Limits().max_name_bytes
-    lone = Lone().begun()
+    lone = SingleEngine().begun()
     lone.send(Attach(name="x" * most, handle=0, role=Role.SENDER, initial_delivery_count=0, target=Target()))
-    assert len(lone.end.told(AttachRequested)) == 1
+    assert len(lone.end.events_of(AttachRequested)) == 1
     lone.send(Attach(name="x" * (most + 1), handle=1, role=Role.SENDER, initial_delivery_count=0, target=Target()))
     assert lone.condition(Close) == RESOURCE_LIMIT_EXCEEDED
 
 
 def test_a_frame_of_sixty_thousand_empty_lists_is_refused_before_they_are_made() -> None:
-    lone = Lone()
-    lone.feed(AMQP_HEADER)
+    lone = SingleEngine()
+    lone.feed_bytes(AMQP_HEADER)
     lists = encode([[]] * 60_000)
     body = b"\xa1\x01c" + b"\x40" * 8 + b"\xd1" + (len(lists) + 7).to_bytes(4) + b"\0\0\0\x02\xa3\x01x" + lists
-    lone.feed(frame(0, b"\x00\x53\x10\xd0" + (len(body) + 4).to_bytes(4) + b"\0\0\0\x0a" + body))
+    lone.feed_bytes(frame(0, b"\x00\x53\x10\xd0" + (len(body) + 4).to_bytes(4) + b"\0\0\0\x0a" + body))
     assert lone.condition(Close) == RESOURCE_LIMIT_EXCEEDED
     assert lone.connection.remote_open is None

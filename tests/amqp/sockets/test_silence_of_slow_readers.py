@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinbus.amqp.agreement import LOOK_AGAIN_S
+from twinbus.amqp.agreement import RECHECK_S
 from twinbus.amqp.aio import Peer
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed
@@ -86,7 +86,7 @@ def test_a_slow_reader_keeps_its_promise_and_one_that_takes_nothing_does_not(*, 
         socket = Socket(peer, rate)
         peer.connection_made(socket)
         peer.data_received(AMQP_HEADER + frame(0, Open(container_id="client").encode()))
-        peer.connection.limit_silence(LIMIT_S)
+        peer.connection.set_silence_limit(LIMIT_S)
         start_s = loop.time()
         peer.connection.write(HEARTBEAT * (2 * MEGABYTE // len(HEARTBEAT)))
         peer.flush()
@@ -95,7 +95,7 @@ def test_a_slow_reader_keeps_its_promise_and_one_that_takes_nothing_does_not(*, 
         assert isinstance(peer.handler, Program)
         if is_given_up:
             assert peer.handler.closed_s is not None
-            assert LIMIT_S <= peer.handler.closed_s - start_s <= LIMIT_S + LOOK_AGAIN_S + 1.1
+            assert LIMIT_S <= peer.handler.closed_s - start_s <= LIMIT_S + RECHECK_S + 1.1
         else:
             assert peer.handler.closed_s is None
         peer.connection_lost(None)

@@ -57,10 +57,10 @@ class Recorder:
 
     def on_event(self, event: Event) -> None:
         self.events.append(event)
-        self.react(event)
+        self.handle_event(event)
         self.news.set()
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         if isinstance(event, SaslInitReceived):
             self.peer.connection.send_sasl_outcome()
         elif isinstance(event, AttachRequested):
@@ -72,18 +72,18 @@ class Recorder:
         self.writable_again += 1
         self.news.set()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
             while not holds():
                 self.news.clear()
                 await self.news.wait()
 
-    async def heard(self, kind: type[Event], count: int = 1) -> list[Event]:
-        await self.until(lambda: len([one for one in self.events if isinstance(one, kind)]) >= count)
+    async def wait_for_events(self, kind: type[Event], count: int = 1) -> list[Event]:
+        await self.wait_until(lambda: len([one for one in self.events if isinstance(one, kind)]) >= count)
         return [one for one in self.events if isinstance(one, kind)]
 
 
-class Place:
+class ListenerFixture:
     """A listener whose handlers are kept, and clients of it."""
 
     def __init__(self, make_handler: type[Recorder] = Recorder, settings: Settings = SERVER) -> None:
@@ -93,7 +93,7 @@ class Place:
         self.arrivals: asyncio.Queue[Recorder] = asyncio.Queue()
         self.listener: Listener
 
-    async def start(self, max_connections: int = 100) -> Place:
+    async def start(self, max_connections: int = 100) -> ListenerFixture:
         def make(peer: Peer) -> Recorder:
             self.handlers.append(self.make_handler(peer))
             self.arrivals.put_nowait(self.handlers[-1])
@@ -124,28 +124,28 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def sender_of(client: Recorder, name: str = "out") -> Sender:
-    await client.heard(ConnectionOpened)
+    await client.wait_for_events(ConnectionOpened)
     session = client.peer.connection.begin_session()
     sender = session.attach_sender(name, target=Target(address="queue"))
-    await client.heard(CreditGranted)
+    await client.wait_for_events(CreditGranted)
     return sender
 
 
 def test_both_roles_talk_over_a_socket() -> None:
     async def test() -> None:
-        place = await Place().start()
+        place = await ListenerFixture().start()
         client = await place.client()
-        await client.heard(ConnectionOpened)
+        await client.wait_for_events(ConnectionOpened)
         sender = await sender_of(client)
         sender.send(b"hello")
         (server,) = place.handlers
-        (event,) = await server.heard(DeliveriesReceived)
+        (event,) = await server.wait_for_events(DeliveriesReceived)
         assert isinstance(event, DeliveriesReceived)
         assert event.deliveries[0].payload == b"hello"
         event.link.settle(event.deliveries)
-        await client.heard(SendsUpdated)
+        await client.wait_for_events(SendsUpdated)
         await place.listener.close()
-        (closed,) = await client.heard(ConnectionClosed)
+        (closed,) = await client.wait_for_events(ConnectionClosed)
         assert isinstance(closed, ConnectionClosed)
         assert closed.error is not None
         assert closed.error.condition == errors.CONNECTION_FORCED
@@ -155,7 +155,7 @@ def test_both_roles_talk_over_a_socket() -> None:
     run(test)
 
 
-class Counting:
+class CountingTransport:
     """A transport that notes what is written."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -172,14 +172,14 @@ class Counting:
 
 def test_what_is_queued_in_one_turn_goes_out_in_one_write() -> None:
     async def test() -> None:
-        place = await Place().start()
+        place = await ListenerFixture().start()
         client = await place.client()
         sender = await sender_of(client)
-        counting = Counting(client.peer.transport)
+        counting = CountingTransport(client.peer.transport)
         client.peer.transport = cast("asyncio.Transport", counting)
         for _ in range(50):
             sender.send(b"x")
-        await place.handlers[0].heard(DeliveriesReceived)
+        await place.handlers[0].wait_for_events(DeliveriesReceived)
         assert len(counting.written) == 1
         await place.listener.close()
 
@@ -189,23 +189,23 @@ def test_what_is_queued_in_one_turn_goes_out_in_one_write() -> None:
 def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(Recorder):
         def react(self, event: Event) -> None:
-            super().react(event)
+            super().handle_event(event)
             if isinstance(event, AttachRequested) and event.link.name == "bad":
                 raise RuntimeError("a bug")
 
     async def test() -> None:
-        place = await Place(Faulty).start()
+        place = await ListenerFixture(Faulty).start()
         good, bad = await place.client(), await place.client()
         sender = await sender_of(good)
-        await bad.heard(ConnectionOpened)
+        await bad.wait_for_events(ConnectionOpened)
         bad.peer.connection.begin_session().attach_sender("bad", target=Target(address="queue"))
-        (closed,) = await bad.heard(ConnectionClosed)
+        (closed,) = await bad.wait_for_events(ConnectionClosed)
         assert isinstance(closed, ConnectionClosed)
         assert closed.error is not None
         assert closed.error.condition == errors.INTERNAL_ERROR
         assert "a bug" not in (closed.error.description or "")
         sender.send(b"x")
-        await place.handlers[0].heard(DeliveriesReceived)
+        await place.handlers[0].wait_for_events(DeliveriesReceived)
         await place.listener.close()
 
     with caplog.at_level(logging.ERROR):
@@ -215,7 +215,7 @@ def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCa
 
 def test_a_link_that_comes_and_goes_in_one_read_costs_nothing_and_every_end_is_told() -> None:
     async def test() -> None:
-        place = await Place().start()
+        place = await ListenerFixture().start()
         with socket.create_connection(("127.0.0.1", place.listener.port)) as hasty:
             hasty.sendall(
                 AMQP_HEADER
@@ -225,7 +225,7 @@ def test_a_link_that_comes_and_goes_in_one_read_costs_nothing_and_every_end_is_t
                 + frame(0, Close().encode())
             )
             server = await place.arrivals.get()
-            (closed,) = await server.heard(ConnectionClosed)
+            (closed,) = await server.wait_for_events(ConnectionClosed)
             assert isinstance(closed, ConnectionClosed)
             assert closed.error is None  # the peer's own wish, not a fault of ours
             kinds = [type(event) for event in server.events]
@@ -238,19 +238,19 @@ def test_a_link_that_comes_and_goes_in_one_read_costs_nothing_and_every_end_is_t
 def test_a_handler_that_has_failed_hears_of_ends_only_and_of_each() -> None:
     class Faulty(Recorder):
         def react(self, event: Event) -> None:
-            super().react(event)
+            super().handle_event(event)
             if isinstance(event, AttachRequested | LinkDetached):
                 raise RuntimeError("a bug, and again")  # noqa: TRY004
 
     async def test() -> None:
-        place = await Place(Faulty).start()
+        place = await ListenerFixture(Faulty).start()
         client = await place.client()
-        await client.heard(ConnectionOpened)
+        await client.wait_for_events(ConnectionOpened)
         session = client.peer.connection.begin_session()
         for name in ("1", "2", "3"):
             session.attach_sender(name, target=Target(address="queue"))
         (server,) = place.handlers
-        await server.heard(ConnectionClosed)
+        await server.wait_for_events(ConnectionClosed)
         kinds = [type(event) for event in server.events]
         assert kinds.count(AttachRequested) == 1
         assert kinds[-5:] == [LinkDetached, LinkDetached, LinkDetached, SessionEnded, ConnectionClosed]
@@ -266,9 +266,9 @@ def test_a_handler_that_cannot_be_made_costs_the_socket_only() -> None:
             raise RuntimeError("a bug")
 
     async def test() -> None:
-        place = await Place(Unborn).start()
+        place = await ListenerFixture(Unborn).start()
         client = await place.client()
-        await client.heard(ConnectionClosed)
+        await client.wait_for_events(ConnectionClosed)
         assert place.listener.peers == set()
         with pytest.raises(errors.LocalError, match="handler"):
             await connect(
@@ -285,11 +285,11 @@ def test_a_handler_that_cannot_be_made_costs_the_socket_only() -> None:
 def test_an_unanswered_close_is_given_up_in_the_time_that_was_set() -> None:
     async def test() -> None:
         settings = Settings(container_id="server", handshake_timeout_ms=100, idle_timeout_ms=600_000)
-        place = await Place(settings=settings).start()
+        place = await ListenerFixture(settings=settings).start()
         with socket.create_connection(("127.0.0.1", place.listener.port)) as mute:
             mute.sendall(AMQP_HEADER + frame(0, Open(container_id="mute").encode()))
             server = await place.arrivals.get()
-            await server.heard(ConnectionOpened)
+            await server.wait_for_events(ConnectionOpened)
             server.peer.close()
             await asyncio.wait_for(server.peer.lost, 10)
         await place.listener.close()
@@ -299,7 +299,7 @@ def test_an_unanswered_close_is_given_up_in_the_time_that_was_set() -> None:
 
 def test_a_socket_that_is_there_only_after_the_listener_was_closed_is_dropped() -> None:
     async def test() -> None:
-        place = await Place().start()
+        place = await ListenerFixture().start()
         admitted = place.listener.admit
         await place.listener.close()
         late = Peer(Recorder, Connection.server(SERVER, now=0.0), place.listener)
@@ -311,17 +311,17 @@ def test_a_socket_that_is_there_only_after_the_listener_was_closed_is_dropped() 
 
 def test_one_connection_too_many_is_dropped_and_the_others_go_on() -> None:
     async def test() -> None:
-        place = await Place().start(max_connections=1)
+        place = await ListenerFixture().start(max_connections=1)
         first = await place.client()
-        await first.heard(ConnectionOpened)
+        await first.wait_for_events(ConnectionOpened)
         second = await place.client()
-        await second.heard(ConnectionClosed)
+        await second.wait_for_events(ConnectionClosed)
         await sender_of(first)
         first.peer.close()
         await asyncio.wait_for(first.peer.lost, 10)
         await asyncio.wait_for(place.handlers[0].peer.lost, 10)
         third = await place.client()
-        await third.heard(ConnectionOpened)
+        await third.wait_for_events(ConnectionOpened)
         await place.listener.close()
 
     run(test)
@@ -331,15 +331,15 @@ def test_an_answer_to_sasl_that_comes_later_lets_what_waited_be_read() -> None:
     class Slow(Recorder):
         def react(self, event: Event) -> None:
             if not isinstance(event, SaslInitReceived):
-                super().react(event)
+                super().handle_event(event)
 
     async def test() -> None:
-        place = await Place(Slow).start()
+        place = await ListenerFixture(Slow).start()
         client = await place.client()
         server = await place.arrivals.get()
-        await server.heard(SaslInitReceived)
+        await server.wait_for_events(SaslInitReceived)
         server.peer.connection.send_sasl_outcome()
-        await client.heard(ConnectionOpened)
+        await client.wait_for_events(ConnectionOpened)
         await place.listener.close()
 
     run(test)
@@ -347,11 +347,11 @@ def test_an_answer_to_sasl_that_comes_later_lets_what_waited_be_read() -> None:
 
 def test_a_peer_that_does_not_answer_a_close_is_dropped_after_the_grace() -> None:
     async def test() -> None:
-        place = await Place().start()
+        place = await ListenerFixture().start()
         with socket.create_connection(("127.0.0.1", place.listener.port)) as mute:
             mute.sendall(AMQP_HEADER + frame(0, Open(container_id="mute").encode()))
             server = await place.arrivals.get()
-            await server.heard(ConnectionOpened)
+            await server.wait_for_events(ConnectionOpened)
             await place.listener.close(grace_s=0.1)
             await asyncio.wait_for(server.peer.lost, 10)
             assert place.listener.peers == set()
@@ -361,12 +361,12 @@ def test_a_peer_that_does_not_answer_a_close_is_dropped_after_the_grace() -> Non
 
 def test_a_vanished_socket_is_told_once() -> None:
     async def test() -> None:
-        place = await Place().start()
+        place = await ListenerFixture().start()
         client = await place.client()
         await sender_of(client)
         client.peer.transport.abort()
         (server,) = place.handlers
-        await server.heard(ConnectionClosed)
+        await server.wait_for_events(ConnectionClosed)
         await asyncio.wait_for(server.peer.lost, 10)
         assert [type(event) for event in server.events].count(ConnectionClosed) == 1
         assert [type(event) for event in server.events].count(LinkDetached) == 1
@@ -377,10 +377,10 @@ def test_a_vanished_socket_is_told_once() -> None:
 
 def test_a_silent_peer_is_given_up_and_a_busy_loop_is_not_needed_for_it() -> None:
     async def test() -> None:
-        place = await Place(settings=Settings(container_id="server", idle_timeout_ms=200)).start()
+        place = await ListenerFixture(settings=Settings(container_id="server", idle_timeout_ms=200)).start()
         with socket.create_connection(("127.0.0.1", place.listener.port)) as silent:
             silent.sendall(AMQP_HEADER + frame(0, Open(container_id="silent").encode()))
-            (closed,) = await (await place.arrivals.get()).heard(ConnectionClosed)
+            (closed,) = await (await place.arrivals.get()).wait_for_events(ConnectionClosed)
             assert isinstance(closed, ConnectionClosed)
             assert closed.error is not None
             assert closed.error.condition == errors.RESOURCE_LIMIT_EXCEEDED
@@ -396,13 +396,13 @@ def test_a_server_reads_no_more_from_a_peer_whose_messages_it_has_not_answered()
     limits = Limits(max_message_size=10_000_000, max_unanswered_bytes=1_000_000)
 
     async def test() -> None:
-        place = await Place(settings=Settings(container_id="server", limits=limits)).start()
+        place = await ListenerFixture(settings=Settings(container_id="server", limits=limits)).start()
         client = await place.client()
         sender = await sender_of(client)
         for _ in range(100):
             sender.send(bytes(200_000))
         (server,) = place.handlers
-        await server.until(lambda: server.peer.connection.unanswered_bytes > 1_000_000)
+        await server.wait_until(lambda: server.peer.connection.unanswered_bytes > 1_000_000)
         for _ in range(200):  # give it every chance to read on
             await asyncio.sleep(0)
         assert server.peer.connection.unanswered_bytes < 3_000_000
@@ -428,7 +428,7 @@ def test_a_peer_that_does_not_read_stops_being_sent_to_and_costs_bounded_memory(
         sent = 0
 
         def react(self, event: Event) -> None:
-            super().react(event)
+            super().handle_event(event)
             if isinstance(event, CreditGranted):
                 self.pump(event.link)
 
@@ -439,7 +439,7 @@ def test_a_peer_that_does_not_read_stops_being_sent_to_and_costs_bounded_memory(
                 self.peer.flush()
 
     async def test() -> None:
-        place = await Place(Fountain).start()
+        place = await ListenerFixture(Fountain).start()
         with socket.create_connection(("127.0.0.1", place.listener.port)) as deaf:
             deaf.sendall(
                 AMQP_HEADER
@@ -450,7 +450,7 @@ def test_a_peer_that_does_not_read_stops_being_sent_to_and_costs_bounded_memory(
             )
             fountain = await place.arrivals.get()
             assert isinstance(fountain, Fountain)
-            await fountain.heard(CreditGranted)
+            await fountain.wait_for_events(CreditGranted)
             for _ in range(100):
                 await asyncio.sleep(0)
             assert not fountain.peer.is_writable

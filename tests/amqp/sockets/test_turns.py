@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from tests.amqp.sockets.test_the_adapter import Place, Recorder, run
+from tests.amqp.sockets.test_the_adapter import ListenerFixture, Recorder, run
 from twinbus.amqp import reading
 from twinbus.amqp.events import AttachRequested, ConnectionClosed, SessionBegun
 from twinbus.amqp.frames import AMQP_HEADER, frame
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Open
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
-from twinbus.amqp.turn import TURN_S, Backlog
+from twinbus.amqp.turn import TIME_SLICE_S, HeldInputQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 ATTACH_S = 0.001
 """What handling one attach takes, on the clock of these tests."""
 SERVER = Settings(
-    container_id="server", limits=Limits(max_unanswered_bytes=2**30), first_limits=Limits(max_unanswered_bytes=2**30)
+    container_id="server",
+    limits=Limits(max_unanswered_bytes=2**30),
+    unauthenticated_limits=Limits(max_unanswered_bytes=2**30),
 )
 
 
@@ -47,8 +49,8 @@ class Slow(Recorder):
     time: Time
     order: list[tuple[str, float]]
 
-    def react(self, event: Event) -> None:
-        super().react(event)
+    def handle_event(self, event: Event) -> None:
+        super().handle_event(event)
         if isinstance(event, AttachRequested):
             self.time.now_s += ATTACH_S
             self.order.append((event.link.name.split()[0], self.time.now_s))
@@ -75,8 +77,8 @@ def attaches(name: str, count: int) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def serving(make_handler: type[Slow]) -> AsyncIterator[Place]:
-    place = await Place(make_handler, SERVER).start()
+async def serving(make_handler: type[Slow]) -> AsyncIterator[ListenerFixture]:
+    place = await ListenerFixture(make_handler, SERVER).start()
     try:
         yield place
     finally:
@@ -88,18 +90,18 @@ class Speaker:
 
     handler: Recorder
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ListenerFixture) -> None:
         self._place = place
         self._socket = socket.create_connection(("127.0.0.1", place.listener.port))
         self._socket.setblocking(False)  # noqa: FBT003
 
     async def __aenter__(self) -> Self:
-        await self.say(hello())
+        await self.send(hello())
         self.handler = await self._place.arrivals.get()
-        await self.handler.heard(SessionBegun)
+        await self.handler.wait_for_events(SessionBegun)
         return self
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,14 +115,14 @@ def attached(handler: Recorder) -> int:
 def test_a_read_of_a_thousand_attaches_is_handled_in_turns_and_others_have_theirs_between(slow: type[Slow]) -> None:
     async def test() -> None:
         async with serving(slow) as place, Speaker(place) as greedy, Speaker(place) as modest:
-            await greedy.say(attaches("greedy", 1_000))
-            await greedy.handler.heard(AttachRequested)
+            await greedy.send(attaches("greedy", 1_000))
+            await greedy.handler.wait_for_events(AttachRequested)
             began_s = slow.time.now_s
             assert attached(greedy.handler) < 100
-            await modest.say(attaches("modest", 1))
-            await modest.handler.heard(AttachRequested)
-            assert slow.time.now_s - began_s < 10 * TURN_S
-            await greedy.handler.heard(AttachRequested, 1_000)
+            await modest.send(attaches("modest", 1))
+            await modest.handler.wait_for_events(AttachRequested)
+            assert slow.time.now_s - began_s < 10 * TIME_SLICE_S
+            await greedy.handler.wait_for_events(AttachRequested, 1_000)
             names = [one.link.name for one in greedy.handler.events if isinstance(one, AttachRequested)]
             assert names == [f"greedy {n}" for n in range(1_000)]
 
@@ -133,15 +135,17 @@ def test_many_peers_with_much_to_say_share_one_turn(slow: type[Slow]) -> None:
             modest = await stack.enter_async_context(Speaker(place))
             crowd = [await stack.enter_async_context(Speaker(place)) for _ in range(20)]
             for greedy in crowd:
-                await greedy.say(attaches("greedy", 100))
+                await greedy.send(attaches("greedy", 100))
             for greedy in crowd:
-                await greedy.handler.heard(AttachRequested)
+                await greedy.handler.wait_for_events(AttachRequested)
             began_s = slow.time.now_s
-            await modest.say(attaches("modest", 1))
-            await modest.handler.heard(AttachRequested)
-            assert slow.time.now_s - began_s < 15 * TURN_S  # with a turn for each of them it would be 20 at the least
+            await modest.send(attaches("modest", 1))
+            await modest.handler.wait_for_events(AttachRequested)
+            assert (
+                slow.time.now_s - began_s < 15 * TIME_SLICE_S
+            )  # with a turn for each of them it would be 20 at the least
             for greedy in crowd:
-                await greedy.handler.heard(AttachRequested, 100)
+                await greedy.handler.wait_for_events(AttachRequested, 100)
 
     run(test)
 
@@ -149,7 +153,7 @@ def test_many_peers_with_much_to_say_share_one_turn(slow: type[Slow]) -> None:
 def test_a_socket_is_not_read_from_while_its_input_is_held(slow: type[Slow]) -> None:
     async def test() -> None:
         async with serving(slow) as place, Speaker(place) as greedy:
-            saying = asyncio.ensure_future(greedy.say(attaches("greedy", 10_000)))
+            saying = asyncio.ensure_future(greedy.send(attaches("greedy", 10_000)))
             connection = greedy.handler.peer.connection
             most = 0
             while attached(greedy.handler) < 500:
@@ -164,8 +168,8 @@ def test_a_socket_is_not_read_from_while_its_input_is_held(slow: type[Slow]) -> 
 def test_a_close_behind_much_input_is_answered(slow: type[Slow]) -> None:
     async def test() -> None:
         async with serving(slow) as place, Speaker(place) as greedy:
-            await greedy.say(attaches("greedy", 500) + frame(0, Close().encode()))
-            await greedy.handler.heard(ConnectionClosed)
+            await greedy.send(attaches("greedy", 500) + frame(0, Close().encode()))
+            await greedy.handler.wait_for_events(ConnectionClosed)
             assert attached(greedy.handler) == 500
 
     run(test)
@@ -180,7 +184,7 @@ class Waiting:
         self._time = passing
         self._piece_s = piece_s
 
-    def read_piece(self) -> bool:
+    def read_slice(self) -> bool:
         self.read_at.append(self._time.now_s)
         self._time.now_s += self._piece_s
         self.left -= 1
@@ -190,7 +194,7 @@ class Waiting:
 def test_a_backlog_takes_one_turn_at_a_time_and_a_piece_of_each_peer_in_it() -> None:
     passing = Time()
     soon: deque[Callable[[], None]] = deque()
-    backlog = Backlog(passing.monotonic, soon.append)
+    backlog = HeldInputQueue(passing.monotonic, soon.append)
     peers = [Waiting(passing, 10, 0.004) for _ in range(5)]
     for peer in peers:
         backlog.add(peer)
@@ -201,7 +205,7 @@ def test_a_backlog_takes_one_turn_at_a_time_and_a_piece_of_each_peer_in_it() -> 
         turns.append(passing.now_s - before)
         assert max(peer.left for peer in peers) - min(peer.left for peer in peers) <= 1
     assert all(peer.left == 0 for peer in peers)
-    assert max(turns) <= TURN_S + 0.004 + 1e-9
+    assert max(turns) <= TIME_SLICE_S + 0.004 + 1e-9
 
 
 def test_a_fault_of_one_peer_leaves_the_turns_of_the_others_as_they_are() -> None:
@@ -211,7 +215,7 @@ def test_a_fault_of_one_peer_leaves_the_turns_of_the_others_as_they_are() -> Non
 
     passing = Time()
     soon: deque[Callable[[], None]] = deque()
-    backlog = Backlog(passing.monotonic, soon.append)
+    backlog = HeldInputQueue(passing.monotonic, soon.append)
     other = Waiting(passing, 3, 0.004)
     backlog.add(Faulty(passing, 1, 0.004))
     backlog.add(other)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.broker.consumers import Answers, SessionConsumer
-from tests.broker.messages import key_for, message
-from tests.broker.rig import STORES, Rig
-from twinbus.model.description import FRAGMENTS
+from tests.broker.consumers import FakeSessionConsumer, Results
+from tests.broker.messages import key_for_fragment, message
+from tests.broker.rig import STORES, BrokerHarness
+from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import EntityDeleted, OperationTimeout, ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
-from twinbus.server.session_link import SESSION_FILTER, TIMEOUT, SessionLink
+from twinbus.server.session_link import SESSION_FILTER, TIMEOUT_PROPERTY, SessionLink
 
 WITH_SESSIONS = QueueDescription(enable_partitioning=True, requires_session=True)
 
@@ -28,42 +28,42 @@ class FakeAttach:
 
     def __init__(self, session: str | None, timeout_ms: int | None) -> None:
         self.source = FakeSource(session)
-        self.properties = {TIMEOUT: timeout_ms} if timeout_ms is not None else None
+        self.properties = {TIMEOUT_PROPERTY: timeout_ms} if timeout_ms is not None else None
 
 
-class Link(SessionLink):
+class FakeSessionLink(SessionLink):
     """On a connection that is not there."""
 
-    def __init__(self, rig: Rig, session: str | None = None, timeout_ms: int | None = None) -> None:
+    def __init__(self, harness: BrokerHarness, session: str | None = None, timeout_ms: int | None = None) -> None:
         self.refusals: list[Any] = []
-        self.seen: list[bytes] = []
-        end = FakeEnd(self, FakeAttach(session, timeout_ms))
+        self.delivered: list[bytes] = []
+        end = FakeLinkEnd(self, FakeAttach(session, timeout_ms))
         super().__init__(
             end,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
             "orders",
-            rig.mains,
-            rig.namespace,
+            harness.main_fragments,
+            harness.namespace,
             lambda *_: None,
         )
 
     @property
-    def room(self) -> int:
+    def available_credit(self) -> int:
         return 0
 
     @property
     def session(self) -> str | None:
-        return self.hold.session.decode() if self.hold is not None else None
+        return self.session_lock.session_id.decode() if self.session_lock is not None else None
 
 
-class FakeEnd:
+class FakeLinkEnd:
     """The AMQP end of it."""
 
     credit = 0
     drain_requested = False
     is_attached = True
 
-    def __init__(self, owner: Link, attach: FakeAttach) -> None:
+    def __init__(self, owner: FakeSessionLink, attach: FakeAttach) -> None:
         self._owner = owner
         self.remote_attach = attach
 
@@ -82,87 +82,87 @@ class FakeEnd:
 
 @pytest.fixture(autouse=True)
 def _no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.server.session_link.source_with", lambda *_: None)
+    monkeypatch.setattr("twinbus.server.session_link.accepted_source", lambda *_: None)
 
 
-def left_behind(rig: Rig) -> list[int]:
+def left_behind(harness: BrokerHarness) -> list[int]:
     """Fragments in which someone has a session, or waits for one."""
-    return [main.number for main in rig.mains if main.sessions is not None and main.sessions.consumers]
+    return [main.number for main in harness.main_fragments if main.sessions is not None and main.sessions.consumers]
 
 
-def fill(rig: Rig, *sessions: str) -> None:
-    rig.store_messages(*[message(name.encode(), session=name) for name in sessions])
+def fill(harness: BrokerHarness, *sessions: str) -> None:
+    harness.store_messages(*[message(name.encode(), session=name) for name in sessions])
 
 
 def test_it_gets_a_session_of_whichever_fragment_has_one() -> None:
-    rig = Rig(WITH_SESSIONS)
-    fill(rig, key_for(11))
-    link = Link(rig)
-    rig.settle()
-    assert link.session == key_for(11)
+    rig = BrokerHarness(WITH_SESSIONS)
+    fill(rig, key_for_fragment(11))
+    link = FakeSessionLink(rig)
+    rig.run_until_idle()
+    assert link.session == key_for_fragment(11)
     assert left_behind(rig) == [11]
 
 
 def test_sessions_in_all_fragments_are_given_to_as_many_links_and_none_to_two() -> None:
-    rig = Rig(WITH_SESSIONS)
-    names = [key_for(number, salt) for number in range(FRAGMENTS) for salt in range(2)]
+    rig = BrokerHarness(WITH_SESSIONS)
+    names = [key_for_fragment(number, salt) for number in range(FRAGMENT_COUNT) for salt in range(2)]
     fill(rig, *names)
-    links = [Link(rig) for _ in range(len(names) + 3)]
-    rig.settle()
+    links = [FakeSessionLink(rig) for _ in range(len(names) + 3)]
+    rig.run_until_idle()
     assert sorted(link.session for link in links if link.session is not None) == sorted(names)
     for link in links:
-        link.detached([])
-    rig.settle()
+        link.on_detached([])
+    rig.run_until_idle()
     assert left_behind(rig) == []
 
 
 def test_two_that_wait_and_one_session_that_comes() -> None:
-    rig = Rig(WITH_SESSIONS)
-    first, second = Link(rig), Link(rig)
-    rig.settle()
+    rig = BrokerHarness(WITH_SESSIONS)
+    first, second = FakeSessionLink(rig), FakeSessionLink(rig)
+    rig.run_until_idle()
     fill(rig, "s")
     assert [first.session, second.session] == ["s", None]
-    first.detached([])
-    rig.settle()
+    first.on_detached([])
+    rig.run_until_idle()
     assert second.session == "s"
     assert left_behind(rig) == [fragment_of(b"s")]
 
 
 @pytest.mark.parametrize("steps", range(12))
 def test_who_gives_up_while_sessions_are_being_looked_at_leaves_none_locked(steps: int) -> None:
-    rig = Rig(WITH_SESSIONS)
-    names = [key_for(number) for number in range(FRAGMENTS)]
+    rig = BrokerHarness(WITH_SESSIONS)
+    names = [key_for_fragment(number) for number in range(FRAGMENT_COUNT)]
     fill(rig, *names)
-    link = Link(rig)
+    link = FakeSessionLink(rig)
     for _ in range(steps):
         rig.step()
-    link.detached([])
-    rig.settle()
+    link.on_detached([])
+    rig.run_until_idle()
     assert left_behind(rig) == []
-    others = [Link(rig) for _ in names]
-    rig.settle()
+    others = [FakeSessionLink(rig) for _ in names]
+    rig.run_until_idle()
     assert sorted(str(other.session) for other in others) == sorted(names)
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
 def test_the_session_of_one_who_gives_up_goes_to_one_who_waits(steps: int) -> None:
-    rig = Rig(WITH_SESSIONS)
+    rig = BrokerHarness(WITH_SESSIONS)
     fill(rig, "s")
-    impatient, patient = Link(rig), Link(rig)
+    impatient, patient = FakeSessionLink(rig), FakeSessionLink(rig)
     for _ in range(steps):
         rig.step()
-    impatient.detached([])
-    rig.settle()
+    impatient.on_detached([])
+    rig.run_until_idle()
     assert patient.session == "s"
     assert left_behind(rig) == [fragment_of(b"s")]
 
 
 def test_a_session_that_is_only_looked_at_is_had_by_who_names_it() -> None:
-    rig = Rig(WITH_SESSIONS)
+    rig = BrokerHarness(WITH_SESSIONS)
     fill(rig, "s")
-    anyone = Link(rig)
-    named = Link(rig, "s")
-    rig.settle()
+    anyone = FakeSessionLink(rig)
+    named = FakeSessionLink(rig, "s")
+    rig.run_until_idle()
     assert named.session == "s"
     assert anyone.session is None
     fill(rig, "t")
@@ -170,53 +170,53 @@ def test_a_session_that_is_only_looked_at_is_had_by_who_names_it() -> None:
 
 
 def test_nobody_waits_longer_than_asked_and_then_nowhere() -> None:
-    rig = Rig(WITH_SESSIONS)
-    link = Link(rig, timeout_ms=5_000)
-    rig.settle()
-    rig.wait(4.9)
+    rig = BrokerHarness(WITH_SESSIONS)
+    link = FakeSessionLink(rig, timeout_ms=5_000)
+    rig.run_until_idle()
+    rig.advance(4.9)
     assert not link.refusals
-    rig.wait(0.2)
+    rig.advance(0.2)
     (refusal,) = link.refusals
     assert refusal.condition == OperationTimeout.condition
     assert left_behind(rig) == []
 
 
 def test_with_all_stores_down_it_is_refused_and_with_some_it_waits_in_all() -> None:
-    rig = Rig(WITH_SESSIONS)
-    in_store_0 = key_for(0)
+    rig = BrokerHarness(WITH_SESSIONS)
+    in_store_0 = key_for_fragment(0)
     fill(rig, in_store_0)
-    rig.break_down(*range(STORES))
+    rig.fail_stores(*range(STORES))
     with pytest.raises(StoreUnavailable):
-        Link(rig)
+        FakeSessionLink(rig)
     rig.recover()
-    rig.break_down(0)
-    link = Link(rig)
-    rig.settle()
+    rig.fail_stores(0)
+    link = FakeSessionLink(rig)
+    rig.run_until_idle()
     assert link.session is None
     rig.recover()
     assert link.session == in_store_0
 
 
 def test_a_store_that_fails_while_its_session_is_looked_at_does_not_end_the_wait() -> None:
-    rig = Rig(WITH_SESSIONS)
-    name = key_for(0)
+    rig = BrokerHarness(WITH_SESSIONS)
+    name = key_for_fragment(0)
     fill(rig, name)
-    link = Link(rig)
-    rig.break_down(0)
+    link = FakeSessionLink(rig)
+    rig.fail_stores(0)
     before = link.session
-    fill(rig, key_for(1))
-    assert [before, link.session] == [None, key_for(1)]
+    fill(rig, key_for_fragment(1))
+    assert [before, link.session] == [None, key_for_fragment(1)]
     rig.recover()
-    other = Link(rig)
-    rig.settle()
+    other = FakeSessionLink(rig)
+    rig.run_until_idle()
     assert other.session == name
 
 
 def test_who_waits_in_a_queue_that_is_deleted_is_told_once() -> None:
-    rig = Rig(WITH_SESSIONS)
+    rig = BrokerHarness(WITH_SESSIONS)
     fill(rig, "s")
-    waiting, having = Link(rig), Link(rig)
-    rig.settle()
+    waiting, having = FakeSessionLink(rig), FakeSessionLink(rig)
+    rig.run_until_idle()
     rig.namespace.remove("orders")
     for link in (waiting, having):
         (refusal,) = link.refusals
@@ -224,27 +224,27 @@ def test_who_waits_in_a_queue_that_is_deleted_is_told_once() -> None:
 
 
 def test_links_that_take_one_session_and_go_take_it_from_all_fragments() -> None:
-    rig = Rig(WITH_SESSIONS)
-    fill(rig, *[key_for(number) for number in range(FRAGMENTS)])
+    rig = BrokerHarness(WITH_SESSIONS)
+    fill(rig, *[key_for_fragment(number) for number in range(FRAGMENT_COUNT)])
     seen = []
-    for _ in range(FRAGMENTS):
-        link = Link(rig)
-        rig.settle()
+    for _ in range(FRAGMENT_COUNT):
+        link = FakeSessionLink(rig)
+        rig.run_until_idle()
         assert link.session is not None
         seen.append(fragment_of(link.session.encode()))
-        link.detached([])
-        rig.settle()
+        link.on_detached([])
+        rig.run_until_idle()
     assert len(set(seen)) >= STORES
-    assert max(seen.count(number) for number in seen) <= FRAGMENTS // STORES
+    assert max(seen.count(number) for number in seen) <= FRAGMENT_COUNT // STORES
 
 
 def test_r113_the_messages_of_a_session_are_in_order_though_others_come_between_and_the_store_fails() -> None:
-    rig = Rig(WITH_SESSIONS)
-    answers: list[Answers] = []
+    rig = BrokerHarness(WITH_SESSIONS)
+    answers: list[Results] = []
     expected: list[bytes] = []
     for number in range(30):
         if number == 10:
-            rig.fail(fragment_of(b"s") % STORES)
+            rig.fail_next_sync(fragment_of(b"s") % STORES)
         try:
             answers.append(
                 rig.send_messages(message(b"%d" % number, session="s"), message(b"x", session=f"other-{number}"))
@@ -252,15 +252,15 @@ def test_r113_the_messages_of_a_session_are_in_order_though_others_come_between_
         except ServiceBusError:
             rig.recover()
             continue
-        rig.settle()
+        rig.run_until_idle()
         if answers[-1] == [None]:
             expected.append(b"%d" % number)
         else:
             rig.recover()
-    main = rig.mains[fragment_of(b"s")]
-    consumer = SessionConsumer(main, session=b"s")
+    main = rig.main_fragments[fragment_of(b"s")]
+    consumer = FakeSessionConsumer(main, session=b"s")
     consumer.grant(100)
-    rig.settle()
+    rig.run_until_idle()
     stored = [body for body in consumer.bodies if body in expected]
     assert stored == expected
     assert len(expected) >= 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.consumers import Answers, TestConsumer
-from tests.broker.messages import key_for, message
+from tests.broker.consumers import FakeConsumer, Results
+from tests.broker.messages import key_for_fragment, message
 from tests.broker.rig import STORES
-from tests.broker.topics import LARGE, TOPIC_ID, TopicRig, sql
-from twinbus.broker.keys import entity_range
-from twinbus.model.description import FRAGMENTS
+from tests.broker.topics import LARGE, TOPIC_ID, TopicHarness, sql_rule
+from twinbus.broker.keys import entity_key_range
+from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.topic import TopicDescription
 
@@ -19,85 +19,87 @@ if TYPE_CHECKING:
 PARTITIONED_TOPIC = TopicDescription(enable_partitioning=True)
 
 
-def rows_of(rig: TopicRig, entity_id: int) -> int:
-    start, end = entity_range(entity_id)
-    tables = [table for disk in rig.disks for table in disk.synced.values()]
+def rows_of(harness: TopicHarness, entity_id: int) -> int:
+    start, end = entity_key_range(entity_id)
+    tables = [table for disk in harness.disks for table in disk.synced.values()]
     return sum(start <= key < end for table in tables for key in table.values)
 
 
-def bury(rig: TopicRig, entity_id: int) -> list[Answers]:
-    answers = [Answers() for _ in range(STORES)]
+def clean_up_entity(harness: TopicHarness, entity_id: int) -> list[Results]:
+    answers = [Results() for _ in range(STORES)]
     for store, answer in enumerate(answers):
-        rig.namespace.bury(entity_id, store, answer, TOPIC_ID)
+        harness.namespace.delete_entity_records(entity_id, store, answer, TOPIC_ID)
     return answers
 
 
 def counts(subscription: Subscription) -> list[int]:
-    return [part.main.local.count for part in subscription.parts]
+    return [part.main.local.active_count for part in subscription.parts]
 
 
 def test_each_part_of_a_subscription_gets_what_its_part_of_the_topic_gets() -> None:
-    rig = TopicRig(PARTITIONED_TOPIC)
+    rig = TopicHarness(PARTITIONED_TOPIC)
     one, other = rig.subscribe("one"), rig.subscribe("other")
-    rig.store_messages(*[message(LARGE, key=key_for(number)) for number in range(FRAGMENTS)], to=rig.topic)
-    assert counts(one) == counts(other) == [1] * FRAGMENTS
-    assert rig.kept()[0] == FRAGMENTS
+    rig.store_messages(
+        *[message(LARGE, key=key_for_fragment(number)) for number in range(FRAGMENT_COUNT)], to=rig.topic
+    )
+    assert counts(one) == counts(other) == [1] * FRAGMENT_COUNT
+    assert rig.shared_body_counts()[0] == FRAGMENT_COUNT
 
 
 def test_a_subscription_that_is_buried_leaves_no_body_behind_and_takes_none_from_others() -> None:
-    rig = TopicRig(PARTITIONED_TOPIC)
+    rig = TopicHarness(PARTITIONED_TOPIC)
     gone, stays = rig.subscribe("gone"), rig.subscribe("stays")
-    rig.store_messages(*[message(LARGE) for _ in range(3 * FRAGMENTS)], to=rig.topic)
-    assert rig.kept()[0] == 3 * FRAGMENTS
+    rig.store_messages(*[message(LARGE) for _ in range(3 * FRAGMENT_COUNT)], to=rig.topic)
+    assert rig.shared_body_counts()[0] == 3 * FRAGMENT_COUNT
     rig.namespace.remove(gone.path)
-    answers = bury(rig, gone.entity_id)
-    rig.settle()
+    answers = clean_up_entity(rig, gone.entity_id)
+    rig.run_until_idle()
     assert answers == [[None]] * STORES
     assert rows_of(rig, gone.entity_id) == 0
-    assert rig.kept()[0] == 3 * FRAGMENTS
+    assert rig.shared_body_counts()[0] == 3 * FRAGMENT_COUNT
     rig.namespace.remove(stays.path)
-    bury(rig, stays.entity_id)
-    rig.settle()
-    rig.wait(10.0)
+    clean_up_entity(rig, stays.entity_id)
+    rig.run_until_idle()
+    rig.advance(10.0)
     assert rows_of(rig, stays.entity_id) == 0
-    assert rig.kept()[0] == 0
+    assert rig.shared_body_counts()[0] == 0
 
 
 def test_a_burial_that_a_crash_cuts_off_is_done_by_the_next_one() -> None:
     for steps in range(0, 60, 6):
-        rig = TopicRig(PARTITIONED_TOPIC)
+        rig = TopicHarness(PARTITIONED_TOPIC)
         gone = rig.subscribe("gone")
         rig.subscribe("stays")
-        rig.store_messages(*[message(LARGE) for _ in range(FRAGMENTS)], to=rig.topic)
+        rig.store_messages(*[message(LARGE) for _ in range(FRAGMENT_COUNT)], to=rig.topic)
         rig.namespace.remove(gone.path)
-        bury(rig, gone.entity_id)
+        clean_up_entity(rig, gone.entity_id)
         for _ in range(steps):
             rig.step()
-        del rig.subscribed["gone"]
+        del rig.subscriptions["gone"]
         rig.crash()
-        answers = bury(rig, gone.entity_id)
-        rig.settle()
+        answers = clean_up_entity(rig, gone.entity_id)
+        rig.run_until_idle()
         assert answers == [[None]] * STORES
         assert rows_of(rig, gone.entity_id) == 0
         stays = rig.topic.subscriptions["stays"]
-        assert counts(stays) == [1] * FRAGMENTS
+        assert counts(stays) == [1] * FRAGMENT_COUNT
         consumer = _consumer(rig, stays)
-        assert consumer == [LARGE] * FRAGMENTS
+        assert consumer == [LARGE] * FRAGMENT_COUNT
 
 
-def _consumer(rig: TopicRig, subscription: Subscription) -> list[bytes]:
-    return rig.begun(TestConsumer(*[part.main for part in subscription.parts]), 1_000).bodies
+def _consumer(harness: TopicHarness, subscription: Subscription) -> list[bytes]:
+    return harness.start_consumer(FakeConsumer(*[part.main for part in subscription.parts]), 1_000).bodies
 
 
 def test_a_rule_that_gives_a_session_of_another_fragment_dead_letters_the_copy_and_says_why() -> None:
     """Whoever accepts that session looks for it elsewhere."""
-    rig = TopicRig(PARTITIONED_TOPIC)
-    rule = sql("", action="SET sys.SessionId = 'changed'")
+    rig = TopicHarness(PARTITIONED_TOPIC)
+    rule = sql_rule("", action="SET sys.SessionId = 'changed'")
     subscription = rig.subscribe("changing", rule, requires_session=True)
     here = fragment_of(b"changed")
     rig.store_messages(
-        message(b"stays", session=key_for(here)),
-        message(b"moves", session=key_for((here + 1) % FRAGMENTS)),
+        message(b"stays", session=key_for_fragment(here)),
+        message(b"moves", session=key_for_fragment((here + 1) % FRAGMENT_COUNT)),
         to=rig.topic,
     )
     assert sum(counts(subscription)) == 1
@@ -106,12 +108,12 @@ def test_a_rule_that_gives_a_session_of_another_fragment_dead_letters_the_copy_a
 
 
 def test_r100_a_publication_without_a_key_goes_to_another_fragment_with_all_its_copies() -> None:
-    rig = TopicRig(PARTITIONED_TOPIC)
+    rig = TopicHarness(PARTITIONED_TOPIC)
     one, other = rig.subscribe("one"), rig.subscribe("other")
-    rig.fail(0)
-    answers = [rig.publish(LARGE) for _ in range(FRAGMENTS)]
-    rig.settle()
-    assert answers == [[None]] * FRAGMENTS
+    rig.fail_next_sync(0)
+    answers = [rig.publish(LARGE) for _ in range(FRAGMENT_COUNT)]
+    rig.run_until_idle()
+    assert answers == [[None]] * FRAGMENT_COUNT
     rig.recover()
-    assert sum(counts(one)) == sum(counts(other)) == FRAGMENTS
+    assert sum(counts(one)) == sum(counts(other)) == FRAGMENT_COUNT
     assert counts(one) == counts(other)

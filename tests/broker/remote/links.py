@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 PEER = cast("Peer", SimpleNamespace(is_writable=True, connection=SimpleNamespace(queued_bytes=0)))
 
 
-class ClientLink:
+class FakeClientLink:
     """As much of a sender as a link of the server uses."""
 
-    def __init__(self, see: Callable[[Delivery], object]) -> None:
+    def __init__(self, on_delivery: Callable[[Delivery], object]) -> None:
         self.remote_attach = SimpleNamespace(source=None, properties=None)
         self.credit = 0
         self.drain_requested = False
@@ -29,7 +29,7 @@ class ClientLink:
         self.is_attached = True
         self.errors: list[Any] = []
         self.session = SimpleNamespace(outbox=SimpleNamespace(holds=lambda _link: False))
-        self._see = see
+        self._on_delivery = on_delivery
 
     @property
     def sendable(self) -> int:
@@ -43,7 +43,7 @@ class ClientLink:
         assert len(deliveries) <= self.credit
         self.credit -= len(deliveries)
         for delivery in deliveries:
-            self._see(delivery)
+            self._on_delivery(delivery)
 
     def drained(self) -> None:
         self.drain_requested = False
@@ -56,14 +56,14 @@ class ClientLink:
     refuse = detach
 
 
-def browse(
-    see: Callable[[Delivery], object],
+def attach_browser(
+    on_delivery: Callable[[Delivery], object],
     fragments: Sequence[FragmentPort],
     soon: Callable[[Callable[[], None]], object],
     limits: dict[str, int] | None = None,
-) -> tuple[ClientLink, BrowseLink]:
+) -> tuple[FakeClientLink, BrowseLink]:
     """A client that looks at all messages of some fragments, or at a range of one and is told when that is over."""
-    link = ClientLink(see)
+    link = FakeClientLink(on_delivery)
     if limits is not None:
         properties = {"twinbus:ends-with-range": True}
         link.remote_attach = SimpleNamespace(source=SimpleNamespace(filter=limits), properties=properties)

@@ -2,99 +2,99 @@
 
 from __future__ import annotations
 
-from tests.broker.messages import key_for, message
-from tests.broker.remote.links import browse
-from tests.broker.rig import PARTITIONED, Rig
+from tests.broker.messages import key_for_fragment, message
+from tests.broker.remote.links import attach_browser
+from tests.broker.rig import PARTITIONED, BrokerHarness
 from twinbus.amqp.message import Message
-from twinbus.model.description import FRAGMENTS
+from twinbus.model.description import FRAGMENT_COUNT
 
 
-class Client:
+class BrowsingClient:
     """Looks at all fragments."""
 
-    def __init__(self, rig: Rig, *fragments: int) -> None:
+    def __init__(self, harness: BrokerHarness, *fragments: int) -> None:
         self.bodies: list[bytes] = []
-        self._rig = rig
-        parts = rig.queue.parts
+        self._harness = harness
+        parts = harness.queue.parts
         chosen = [parts[number].main for number in fragments or range(len(parts))]
-        self.link, self.use = browse(self._see, chosen, rig.turn.append)
+        self.link, self.browse_link = attach_browser(self._on_delivery, chosen, harness.deferred_calls.append)
         if not fragments:
-            rig.settle()
+            harness.run_until_idle()
 
-    def _see(self, delivery: tuple[bytes, bytes]) -> None:
+    def _on_delivery(self, delivery: tuple[bytes, bytes]) -> None:
         self.bodies.append(Message(delivery[0]).data[0])
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
         self.link.credit += credit
         self.link.drain_requested = drain
-        self.use.receive_credit()
-        self._rig.settle()
+        self.browse_link.on_credit()
+        self._harness.run_until_idle()
 
 
-class RangeClient(Client):
+class RangeBrowsingClient(BrowsingClient):
     """Looks at a range of one fragment, and wants to know when it is over."""
 
-    def __init__(self, rig: Rig, fragment: int, first: int, last: int) -> None:
+    def __init__(self, harness: BrokerHarness, fragment: int, first: int, last: int) -> None:
         self.bodies = []
-        self._rig = rig
+        self._harness = harness
         limits = {"twinbus:from-sequence-number": first, "twinbus:to-sequence-number": last}
-        chosen = [rig.queue.parts[fragment].main]
-        self.link, self.use = browse(self._see, chosen, rig.turn.append, limits)
-        rig.settle()
+        chosen = [harness.queue.parts[fragment].main]
+        self.link, self.browse_link = attach_browser(self._on_delivery, chosen, harness.deferred_calls.append, limits)
+        harness.run_until_idle()
 
 
 def test_what_is_in_all_fragments_is_seen() -> None:
-    rig = Rig(PARTITIONED, processes=2)
-    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
-    client = Client(rig)
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENT_COUNT)])
+    client = BrowsingClient(rig)
     client.grant(100)
-    assert sorted(map(int, client.bodies)) == list(range(2 * FRAGMENTS))
+    assert sorted(map(int, client.bodies)) == list(range(2 * FRAGMENT_COUNT))
 
 
 def test_a_drain_shows_what_is_in_all_fragments_and_is_answered() -> None:
-    for fragment in range(FRAGMENTS):
-        rig = Rig(PARTITIONED, processes=2)
-        rig.store_messages(message(b"one", key=key_for(fragment)))
-        client = Client(rig)
+    for fragment in range(FRAGMENT_COUNT):
+        rig = BrokerHarness(PARTITIONED, processes=2)
+        rig.store_messages(message(b"one", key=key_for_fragment(fragment)))
+        client = BrowsingClient(rig)
         client.grant(3, drain=True)
         assert (client.bodies, client.link.drains) == ([b"one"], 1)
 
 
 def test_a_drain_takes_no_more_than_there_is_credit_for() -> None:
-    rig = Rig(PARTITIONED, processes=2)
-    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENTS)])
-    client = Client(rig)
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENT_COUNT)])
+    client = BrowsingClient(rig)
     client.grant(5, drain=True)
     assert (len(client.bodies), client.link.drains) == (5, 1)
     client.grant(100, drain=True)
-    assert sorted(map(int, client.bodies)) == list(range(2 * FRAGMENTS))
+    assert sorted(map(int, client.bodies)) == list(range(2 * FRAGMENT_COUNT))
     assert client.link.drains == 2
 
 
 def test_a_drain_is_answered_while_a_process_is_silent() -> None:
-    rig = Rig(PARTITIONED, processes=2)
-    rig.store_messages(message(b"here", key=key_for(0)))
-    client = Client(rig)
-    rig.silent.add(1)
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(message(b"here", key=key_for_fragment(0)))
+    client = BrowsingClient(rig)
+    rig.silent_processes.add(1)
     client.grant(3, drain=True)
-    rig.wait(0.1)
+    rig.advance(0.1)
     assert (client.bodies, client.link.drains) == ([b"here"], 1)
 
 
 def test_a_drain_that_is_asked_for_before_the_link_is_accepted_is_answered() -> None:
-    rig = Rig(PARTITIONED, processes=2)
-    rig.store_messages(message(b"one", key=key_for(1)))
-    client = Client(rig, 1)
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(message(b"one", key=key_for_fragment(1)))
+    client = BrowsingClient(rig, 1)
     client.grant(3, drain=True)
     assert (client.bodies, client.link.drains) == ([b"one"], 1)
 
 
 def test_a_range_is_over_when_all_of_it_was_seen() -> None:
-    for fragment in range(FRAGMENTS):
-        rig = Rig(PARTITIONED, processes=2)
+    for fragment in range(FRAGMENT_COUNT):
+        rig = BrokerHarness(PARTITIONED, processes=2)
         first = (fragment << 48) + 1
-        rig.store_messages(*[message(b"%d" % number, key=key_for(fragment)) for number in range(4)])
-        client = RangeClient(rig, fragment, first + 1, first + 2)
+        rig.store_messages(*[message(b"%d" % number, key=key_for_fragment(fragment)) for number in range(4)])
+        client = RangeBrowsingClient(rig, fragment, first + 1, first + 2)
         client.grant(1)
         assert (client.bodies, client.link.errors) == ([b"1"], [])
         client.grant(100)
@@ -103,14 +103,14 @@ def test_a_range_is_over_when_all_of_it_was_seen() -> None:
 
 
 def test_a_range_that_reaches_beyond_what_is_there_is_not_over() -> None:
-    for fragment in range(FRAGMENTS):
-        rig = Rig(PARTITIONED, processes=2)
+    for fragment in range(FRAGMENT_COUNT):
+        rig = BrokerHarness(PARTITIONED, processes=2)
         first = (fragment << 48) + 1
-        rig.store_messages(message(b"0", key=key_for(fragment)))
-        client = RangeClient(rig, fragment, first, first + 1)
+        rig.store_messages(message(b"0", key=key_for_fragment(fragment)))
+        client = RangeBrowsingClient(rig, fragment, first, first + 1)
         client.grant(100)
         assert (client.bodies, client.link.errors) == ([b"0"], [])
-        rig.store_messages(message(b"1", key=key_for(fragment)))
-        rig.settle()
+        rig.store_messages(message(b"1", key=key_for_fragment(fragment)))
+        rig.run_until_idle()
         assert client.bodies == [b"0", b"1"]
         assert [error.condition for error in client.link.errors] == ["twinbus:range-seen"]

@@ -4,55 +4,55 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.rig import PARTITIONED, Rig
-from twinbus.server.peers.peers import HealthReport
+from tests.broker.rig import PARTITIONED, BrokerHarness
+from twinbus.server.peers.peers import HealthPublisher
 
 if TYPE_CHECKING:
-    from twinbus.broker.ports.peer_protocol import Health
+    from twinbus.broker.ports.peer_protocol import StoreHealth
 
 
-class Other:
+class FakeSubscriber:
     """Another process."""
 
     def __init__(self) -> None:
-        self.heard: list[dict[int, tuple[str | None, str | None]]] = []
+        self.received: list[dict[int, tuple[str | None, str | None]]] = []
 
-    def hear(self, _number: int, health: Health) -> None:
-        self.heard.append(health.stores)
+    def on_health(self, _number: int, health: StoreHealth) -> None:
+        self.received.append(health.stores)
 
 
 WELL = {1: (None, None), 3: (None, None)}
 
 
 def test_one_that_comes_is_told_and_then_of_what_changes_only() -> None:
-    rig, other = Rig(PARTITIONED, processes=2), Other()
-    report = HealthReport(rig.far.namespace)
-    report.greet(other.hear)
-    report.look()
-    assert other.heard == [WELL]
-    rig.break_down(1)
-    report.look()
-    report.look()
-    assert [health[1][0] is None for health in other.heard] == [True, False]
+    rig, other = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber()
+    report = HealthPublisher(rig.last_process.namespace)
+    report.add_peer(other.on_health)
+    report.publish_changes()
+    assert other.received == [WELL]
+    rig.fail_stores(1)
+    report.publish_changes()
+    report.publish_changes()
+    assert [health[1][0] is None for health in other.received] == [True, False]
 
 
 def test_one_that_came_while_a_store_did_not_work_hears_that_it_does_also_if_nobody_looked_meanwhile() -> None:
-    rig, early, late = Rig(PARTITIONED, processes=2), Other(), Other()
-    report = HealthReport(rig.far.namespace)
-    report.greet(early.hear)
-    rig.break_down(1)
-    report.greet(late.hear)
+    rig, early, late = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber(), FakeSubscriber()
+    report = HealthPublisher(rig.last_process.namespace)
+    report.add_peer(early.on_health)
+    rig.fail_stores(1)
+    report.add_peer(late.on_health)
     rig.recover()
-    report.look()
-    assert early.heard == [WELL]
-    assert late.heard[-1] == WELL
+    report.publish_changes()
+    assert early.received == [WELL]
+    assert late.received[-1] == WELL
 
 
 def test_one_that_has_gone_is_told_nothing() -> None:
-    rig, other = Rig(PARTITIONED, processes=2), Other()
-    report = HealthReport(rig.far.namespace)
-    report.greet(other.hear)
-    report.forget(other.hear)
-    rig.break_down(1)
-    report.look()
-    assert other.heard == [WELL]
+    rig, other = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber()
+    report = HealthPublisher(rig.last_process.namespace)
+    report.add_peer(other.on_health)
+    report.remove_peer(other.on_health)
+    rig.fail_stores(1)
+    report.publish_changes()
+    assert other.received == [WELL]

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.messages import key_for, message
-from tests.broker.rig import PARTITIONED, Rig
+from tests.broker.messages import key_for_fragment, message
+from tests.broker.rig import PARTITIONED, BrokerHarness
 from twinbus.amqp.message import Message
-from twinbus.broker.ports.consumer import Card
-from twinbus.broker.ports.reads import Reads
+from twinbus.broker.ports.consumer import ReceiverIdentity
+from twinbus.broker.ports.reads import ReadLimiter
 from twinbus.broker.remote.fragment import RemoteFragment
 
 if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
-    from twinbus.broker.ports.fragment import BrowserPort
+    from twinbus.broker.ports.fragment import BrowseCursorPort
     from twinbus.model.errors import ServiceBusError
 
 FRAGMENT = 1
-KEY = key_for(FRAGMENT)
+KEY = key_for_fragment(FRAGMENT)
 LAST = 2**63 - 1
 
 
-class Reader:
+class FakeReader:
     """A link that looks."""
 
-    deletes = False
-    is_gone = False
+    receive_and_delete = False
+    is_closed = False
 
     def __init__(self) -> None:
-        self.card = Card()
+        self.receiver_identity = ReceiverIdentity()
         self.credit = self.reserved = 0
         self.seen: list[Delivery] = []
         self.errors: list[ServiceBusError] = []
-        self.browser: BrowserPort
+        self.browser: BrowseCursorPort
 
     @property
-    def room(self) -> int:
+    def available_credit(self) -> int:
         return self.credit - self.reserved
 
-    def reserve(self, count: int) -> None:
+    def reserve_credit(self, count: int) -> None:
         self.reserved += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
@@ -47,65 +47,65 @@ class Reader:
         self.seen += taken
         return len(taken)
 
-    def feed(self) -> None:
-        self.browser.go_on()
+    def request_messages(self) -> None:
+        self.browser.advance()
 
-    show = deliver
+    deliver_browsed = deliver
 
     @property
-    def is_hungry(self) -> bool:
+    def wants_messages(self) -> bool:
         return self.credit > 0
 
-    def let_in(self) -> None:
+    def on_admitted(self) -> None:
         pass
 
-    def entity_gone(self, error: ServiceBusError) -> None:
+    def force_detach(self, error: ServiceBusError) -> None:
         self.errors.append(error)
 
-    session_lost = entity_gone
+    on_session_lock_lost = force_detach
 
     @property
     def bodies(self) -> list[bytes]:
         return [Message(payload).data[0] for payload, _ in self.seen]
 
 
-def begun(rig: Rig, first: int = 0, last: int = LAST) -> Reader:
-    reader, fragment = Reader(), rig.queue.parts[FRAGMENT].main
+def begun(harness: BrokerHarness, first: int = 0, last: int = LAST) -> FakeReader:
+    reader, fragment = FakeReader(), harness.queue.parts[FRAGMENT].main
     assert isinstance(fragment, RemoteFragment)
-    reader.browser = fragment.browsing.browse(reader, first, last, ends=False, reads=Reads())
-    rig.settle()
+    reader.browser = fragment.browser.browse(reader, first, last, ends_at_last=False, read_limiter=ReadLimiter())
+    harness.run_until_idle()
     return reader
 
 
-def grant(rig: Rig, reader: Reader, credit: int) -> None:
+def grant(harness: BrokerHarness, reader: FakeReader, credit: int) -> None:
     reader.credit += credit
-    reader.feed()
-    rig.settle()
+    reader.request_messages()
+    harness.run_until_idle()
 
 
 def test_a_page_of_a_peek_comes_from_the_owner() -> None:
-    rig = Rig(PARTITIONED, processes=2)
+    rig = BrokerHarness(PARTITIONED, processes=2)
     rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(5)])
     pages: list[list[bytes] | ServiceBusError] = []
-    rig.queue.parts[FRAGMENT].main.browsing.peek(0, 3, 10_000, pages.append)
-    rig.settle()
+    rig.queue.parts[FRAGMENT].main.browser.peek(0, 3, 10_000, pages.append)
+    rig.run_until_idle()
     assert isinstance(pages[0], list)
     assert [Message(payload).data[0] for payload in pages[0]] == [b"0", b"1", b"2"]
 
 
 def test_a_time_is_found_by_the_owner() -> None:
-    rig = Rig(PARTITIONED, processes=2)
+    rig = BrokerHarness(PARTITIONED, processes=2)
     rig.store_messages(message(key=KEY))
-    rig.wait(10.0)
+    rig.advance(10.0)
     rig.store_messages(message(key=KEY))
     found: list[int | ServiceBusError] = []
-    rig.queue.parts[FRAGMENT].main.browsing.find_time(rig.clock.wall_ms() - 5_000, found.append)
-    rig.settle()
+    rig.queue.parts[FRAGMENT].main.browser.find_by_enqueued_time(rig.clock.wall_ms() - 5_000, found.append)
+    rig.run_until_idle()
     assert found == [(FRAGMENT << 48) + 2]
 
 
 def test_a_reader_sees_as_much_as_it_has_room_for_and_then_the_rest_in_order() -> None:
-    rig = Rig(PARTITIONED, processes=2)
+    rig = BrokerHarness(PARTITIONED, processes=2)
     rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(10)])
     reader = begun(rig)
     assert reader.seen == []
@@ -118,20 +118,20 @@ def test_a_reader_sees_as_much_as_it_has_room_for_and_then_the_rest_in_order() -
 
 
 def test_what_a_reader_did_not_see_it_is_shown_again() -> None:
-    rig = Rig(PARTITIONED, processes=2)
+    rig = BrokerHarness(PARTITIONED, processes=2)
     rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(6)])
     reader = begun(rig)
     reader.credit = 6
-    reader.feed()
+    reader.request_messages()
     reader.credit = 2  # it took some back while they were on their way
-    rig.settle()
+    rig.run_until_idle()
     assert reader.bodies == [b"0", b"1"]
     grant(rig, reader, 10)
     assert reader.bodies == [b"%d" % number for number in range(6)]
 
 
 def test_a_reader_goes_on_where_it_was_when_the_owner_is_back() -> None:
-    rig = Rig(PARTITIONED, processes=2)
+    rig = BrokerHarness(PARTITIONED, processes=2)
     rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(4)])
     reader = begun(rig)
     grant(rig, reader, 2)
@@ -142,8 +142,8 @@ def test_a_reader_goes_on_where_it_was_when_the_owner_is_back() -> None:
 
 
 def test_a_reader_that_leaves_is_forgotten() -> None:
-    rig = Rig(PARTITIONED, processes=2)
+    rig = BrokerHarness(PARTITIONED, processes=2)
     reader = begun(rig)
-    reader.browser.leave()
-    rig.settle()
-    assert not rig.far.queue.parts[FRAGMENT].main.local.browsers
+    reader.browser.close()
+    rig.run_until_idle()
+    assert not rig.last_process.queue.parts[FRAGMENT].main.local.browse_cursors

@@ -11,11 +11,11 @@ from twinbus.client.sync import NO_RETRY, MessagingFactory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 
 @pytest.fixture(params=["plain", "tls"])
-def factory(server: Served, request: pytest.FixtureRequest) -> Iterator[MessagingFactory]:
+def factory(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[MessagingFactory]:
     shown = server.connection_string if request.param == "plain" else server.tls_connection_string
     with MessagingFactory.from_connection_string(
         shown, ca_file=server.ca_file, retry_policy=NO_RETRY, operation_timeout=20

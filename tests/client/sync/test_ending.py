@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tests.served import started
+from tests.served import run_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,12 +35,12 @@ print(options.backlog_queue_count)
 def test_a_program_that_ends_without_closing_its_pair_ends_in_silence(tmp_path: Path) -> None:
     for name in ("primary", "secondary"):
         (tmp_path / name).mkdir()
-    with started(tmp_path / "primary") as primary, started(tmp_path / "secondary") as secondary:
-        queue = primary.make_queue()
+    with run_server(tmp_path / "primary") as primary, run_server(tmp_path / "secondary") as secondary:
+        queue = primary.create_queue()
         strings = (primary.connection_string, secondary.connection_string, secondary.admin_connection_string)
         words = (*strings, secondary.ca_file, queue, str(tmp_path))
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
-        assert primary.counts(queue) == (1, 0)
+        assert primary.message_counts(queue) == (1, 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import started, wait_until
+from tests.served import run_server, wait_until
 from twinbus.client.pairing import EntityState, EventKind, PairingEvent
 from twinbus.client.sync import (
     BrokeredMessage,
@@ -20,19 +20,21 @@ from twinbus.client.sync import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.client.sync import Pairing
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     folders = [tmp_path_factory.mktemp(name) for name in ("primary", "secondary")]
-    with started(folders[0]) as primary, started(folders[1]) as secondary:
+    with run_server(folders[0]) as primary, run_server(folders[1]) as secondary:
         yield primary, secondary
 
 
 @contextlib.contextmanager
-def paired(primary: Served, secondary: Served) -> Iterator[tuple[MessagingFactory, NamespaceManager, Pairing]]:
+def paired(
+    primary: ServerProcess, secondary: ServerProcess
+) -> Iterator[tuple[MessagingFactory, NamespaceManager, Pairing]]:
     manager = NamespaceManager.from_connection_string(secondary.admin_connection_string, ca_file=secondary.ca_file)
     factory = MessagingFactory.from_connection_string(primary.connection_string)
     options = SendAvailabilityPairedNamespaceOptions(
@@ -46,9 +48,11 @@ def paired(primary: Served, secondary: Served) -> Iterator[tuple[MessagingFactor
         yield factory, manager, pairing
 
 
-def test_q03_q04_a_send_that_had_left_when_its_client_was_closed_is_uncertain(both: tuple[Served, Served]) -> None:
+def test_q03_q04_a_send_that_had_left_when_its_client_was_closed_is_uncertain(
+    both: tuple[ServerProcess, ServerProcess],
+) -> None:
     primary, _ = both
-    queue = primary.make_queue()
+    queue = primary.create_queue()
     with paired(*both) as (factory, _, _), ThreadPoolExecutor() as threads:
         client = factory.create_queue_client(queue)
         client.send(BrokeredMessage("before"))
@@ -64,12 +68,12 @@ def test_q03_q04_a_send_that_had_left_when_its_client_was_closed_is_uncertain(bo
             primary.resume()
         assert [getattr(error, "may_have_happened", None) for error in errors] == [True] * 3
         assert not any("not sent" in str(error) for error in errors)
-        wait_until(lambda: primary.counts(queue)[0] == 4)
+        wait_until(lambda: primary.message_counts(queue)[0] == 4)
 
 
-def test_sends_survive_the_loss_of_the_primary(both: tuple[Served, Served]) -> None:
+def test_sends_survive_the_loss_of_the_primary(both: tuple[ServerProcess, ServerProcess]) -> None:
     primary, secondary = both
-    queue = primary.make_queue()
+    queue = primary.create_queue()
     with paired(primary, secondary) as (factory, manager, pairing):
         heard: list[PairingEvent] = []
         pairing.on_event(heard.append)

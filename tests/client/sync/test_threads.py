@@ -18,7 +18,7 @@ from twinbus.client.sync import BrokeredMessage, MessagingFactory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PROGRAM = """
 import os, sys
@@ -39,8 +39,8 @@ print("done")
 """
 
 
-def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFactory, server: Served) -> None:
-    queue = factory.create_queue_client(server.make_queue())
+def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFactory, server: ServerProcess) -> None:
+    queue = factory.create_queue_client(server.create_queue())
     found: list[str] = []
 
     def send(worker: int) -> None:
@@ -56,7 +56,7 @@ def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFac
         list(threads.map(send, range(8)))
         list(threads.map(take, range(8)))
     assert sorted(found) == sorted(f"{worker} {number}" for worker in range(8) for number in range(20))
-    assert server.counts(queue.path) == (0, 0)
+    assert server.message_counts(queue.path) == (0, 0)
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_receive_is_given_up_and_leaves_nothing_locked(
-    factory: MessagingFactory, server: Served
+    factory: MessagingFactory, server: ServerProcess
 ) -> None:
-    queue = factory.create_queue_client(server.make_queue())
+    queue = factory.create_queue_client(server.create_queue())
     queue.receiver.open()
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
@@ -83,7 +83,7 @@ def test_an_interrupted_receive_is_given_up_and_leaves_nothing_locked(
     assert message.delivery_count == 1
 
 
-def test_a_watcher_is_called_and_must_not_wait(factory: MessagingFactory, server: Served) -> None:
+def test_a_watcher_is_called_and_must_not_wait(factory: MessagingFactory, server: ServerProcess) -> None:
     seen: list[object] = []
 
     def watch(changed: MessagingFactory) -> None:
@@ -93,13 +93,13 @@ def test_a_watcher_is_called_and_must_not_wait(factory: MessagingFactory, server
             seen.append(str(error))
 
     factory.watch(watch)
-    factory.create_queue_client(server.make_queue()).send(BrokeredMessage("x"))
+    factory.create_queue_client(server.create_queue()).send(BrokeredMessage("x"))
     wait_until(lambda: seen)
     assert "would wait forever" in str(seen[0])
 
 
-def test_a_process_ends_also_with_an_open_factory_and_so_does_its_child(server: Served) -> None:
-    queue = server.make_queue()
+def test_a_process_ends_also_with_an_open_factory_and_so_does_its_child(server: ServerProcess) -> None:
+    queue = server.create_queue()
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM, server.connection_string, queue],
         capture_output=True,
@@ -108,4 +108,4 @@ def test_a_process_ends_also_with_an_open_factory_and_so_does_its_child(server: 
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
-    assert server.counts(queue) == (2, 0)
+    assert server.message_counts(queue) == (2, 0)

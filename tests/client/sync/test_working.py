@@ -13,7 +13,7 @@ from twinbus.client.sync import BrokeredMessage, FactoryState, MessagingFactory,
 from twinbus.client.transaction import TransactionState
 
 if TYPE_CHECKING:
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.client.sync import MessageReceiver, MessageSession, QueueClient
 
 
@@ -23,8 +23,8 @@ def receive_one(receiver: QueueClient | MessageReceiver | MessageSession) -> Bro
     return message
 
 
-def test_messages_are_sent_received_and_settled(factory: MessagingFactory, server: Served) -> None:
-    queue = factory.create_queue_client(server.make_queue())
+def test_messages_are_sent_received_and_settled(factory: MessagingFactory, server: ServerProcess) -> None:
+    queue = factory.create_queue_client(server.create_queue())
     queue.send_batch(BrokeredMessage(f"{number}") for number in range(4))
     done, again, later, dead = (receive_one(queue) for _ in range(4))
     queue.complete(done)
@@ -41,8 +41,8 @@ def test_messages_are_sent_received_and_settled(factory: MessagingFactory, serve
     queue.receiver.complete_batch([message])
 
 
-def test_messages_are_scheduled_and_cancelled(factory: MessagingFactory, server: Served) -> None:
-    sender = factory.create_message_sender(server.make_queue())
+def test_messages_are_scheduled_and_cancelled(factory: MessagingFactory, server: ServerProcess) -> None:
+    sender = factory.create_message_sender(server.create_queue())
     number = sender.schedule(BrokeredMessage("later"), dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
     with factory.create_message_receiver(sender.path) as receiver:
         receiver.open()
@@ -54,8 +54,8 @@ def test_messages_are_scheduled_and_cancelled(factory: MessagingFactory, server:
     assert receiver.is_closed
 
 
-def test_a_loop_over_messages_ends_when_it_is_closed(factory: MessagingFactory, server: Served) -> None:
-    queue = factory.create_queue_client(server.make_queue())
+def test_a_loop_over_messages_ends_when_it_is_closed(factory: MessagingFactory, server: ServerProcess) -> None:
+    queue = factory.create_queue_client(server.create_queue())
     queue.prefetch = 5
     queue.send_batch([BrokeredMessage(f"{number}") for number in range(3)])
     found = []
@@ -69,8 +69,8 @@ def test_a_loop_over_messages_ends_when_it_is_closed(factory: MessagingFactory, 
         queue.send(BrokeredMessage("x"))
 
 
-def test_sessions_are_taken_and_keep_their_state(factory: MessagingFactory, server: Served) -> None:
-    queue = factory.create_queue_client(server.make_queue(RequiresSession="true"))
+def test_sessions_are_taken_and_keep_their_state(factory: MessagingFactory, server: ServerProcess) -> None:
+    queue = factory.create_queue_client(server.create_queue(RequiresSession="true"))
     queue.send(BrokeredMessage("x", session_id="one"))
     assert queue.get_message_sessions() == ["one"]
     with queue.accept_session(timeout=10) as session:
@@ -82,21 +82,21 @@ def test_sessions_are_taken_and_keep_their_state(factory: MessagingFactory, serv
         assert session.get_state() == b"done"
 
 
-def test_topics_and_subscriptions(factory: MessagingFactory, server: Served) -> None:
-    topic = f"topic-of-{server.make_queue()}"
-    server.put(topic, "TopicDescription")
-    server.put(f"{topic}/Subscriptions/one", "SubscriptionDescription")
+def test_topics_and_subscriptions(factory: MessagingFactory, server: ServerProcess) -> None:
+    topic = f"topic-of-{server.create_queue()}"
+    server.create_entity(topic, "TopicDescription")
+    server.create_entity(f"{topic}/Subscriptions/one", "SubscriptionDescription")
     factory.create_topic_client(topic).send(BrokeredMessage("news"))
     message = factory.create_subscription_client(topic, "one").receive(20)
     assert message is not None
     assert message.text == "news"
 
 
-def test_transactions_are_committed_or_rolled_back(factory: MessagingFactory, server: Served) -> None:
-    queue = factory.create_queue_client(server.make_queue())
+def test_transactions_are_committed_or_rolled_back(factory: MessagingFactory, server: ServerProcess) -> None:
+    queue = factory.create_queue_client(server.create_queue())
     with factory.transaction() as transaction:
         queue.send(BrokeredMessage("x"), transaction=transaction)
-        assert server.counts(queue.path) == (0, 0)
+        assert server.message_counts(queue.path) == (0, 0)
     assert transaction.state is TransactionState.COMMITTED
     failing = factory.transaction()
 
@@ -108,7 +108,7 @@ def test_transactions_are_committed_or_rolled_back(factory: MessagingFactory, se
     with pytest.raises(LookupError):
         fail()
     assert failing.state is TransactionState.ROLLED_BACK
-    assert server.counts(queue.path) == (1, 0)
+    assert server.message_counts(queue.path) == (1, 0)
 
 
 def test_errors_come_as_they_are(factory: MessagingFactory) -> None:
@@ -120,8 +120,8 @@ def test_errors_come_as_they_are(factory: MessagingFactory) -> None:
         MessagingFactory.from_connection_string("SharedAccessKeyName=Root;SharedAccessKey=x")
 
 
-def test_a_factory_is_closed_with_all_that_it_made(factory: MessagingFactory, server: Served) -> None:
-    queue = factory.create_queue_client(server.make_queue())
+def test_a_factory_is_closed_with_all_that_it_made(factory: MessagingFactory, server: ServerProcess) -> None:
+    queue = factory.create_queue_client(server.create_queue())
     queue.send(BrokeredMessage("x"))
     assert (factory.state, factory.is_connected, factory.fault) == (FactoryState.OPEN, True, None)
     factory.close()

@@ -14,7 +14,7 @@ LOCK_S: Final = 5
 """As short as can be: what a client that hung up had received is there again within a run."""
 SESSIONS: Final = 6
 """Of each queue that has any: few, so that each has many messages."""
-BRIEF_MS: Final = (200, 1_500)
+SHORT_DELAY_RANGE_MS: Final = (200, 1_500)
 """How long messages live that are to expire, and how long those wait that are scheduled for soon."""
 LONG_MS: Final = 3_600_000
 """Longer than any run."""
@@ -23,14 +23,14 @@ RESEND_MARGIN_S: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class QueueKind:
     """One queue. The chances are those that a message is such a one."""
 
     name: str
     has_sessions: bool = False
     duplicate_window_s: int = 0
     """0: duplicates are not looked for."""
-    buries_expired: bool = False
+    dead_letters_expired: bool = False
     expires_soon: float = 0.0
     expires_late: float = 0.0
     scheduled: float = 0.0
@@ -46,7 +46,7 @@ class Kind:
             "RequiresSession": str(self.has_sessions).lower(),
             "RequiresDuplicateDetection": str(bool(self.duplicate_window_s)).lower(),
             "DuplicateDetectionHistoryTimeWindow": f"PT{window_s}S",
-            "DeadLetteringOnMessageExpiration": str(self.buries_expired).lower(),
+            "DeadLetteringOnMessageExpiration": str(self.dead_letters_expired).lower(),
             "EnablePartitioning": str(self.name.startswith(PARTITIONED)).lower(),
         }
 
@@ -56,32 +56,32 @@ class Kind:
         return self.duplicate_window_s - RESEND_MARGIN_S
 
 
-KINDS: Final = {
+QUEUE_KINDS: Final = {
     kind.name: kind
     for kind in (
-        Kind(name="sessions", has_sessions=True),
-        Kind(name="duplicates", duplicate_window_s=600),
-        Kind(name="duplicates-briefly", duplicate_window_s=20),
-        Kind(name="schedule", scheduled=0.6),
-        Kind(name="burying", buries_expired=True, expires_soon=0.5, expires_late=0.2),
-        Kind(name="vanishing", expires_soon=0.5, expires_late=0.2),
-        Kind(name="deferring", deferred=0.4),
-        Kind(
+        QueueKind(name="sessions", has_sessions=True),
+        QueueKind(name="duplicates", duplicate_window_s=600),
+        QueueKind(name="duplicates-briefly", duplicate_window_s=20),
+        QueueKind(name="schedule", scheduled=0.6),
+        QueueKind(name="burying", dead_letters_expired=True, expires_soon=0.5, expires_late=0.2),
+        QueueKind(name="vanishing", expires_soon=0.5, expires_late=0.2),
+        QueueKind(name="deferring", deferred=0.4),
+        QueueKind(
             name="everything",
             has_sessions=True,
             duplicate_window_s=600,
-            buries_expired=True,
+            dead_letters_expired=True,
             expires_soon=0.1,
             expires_late=0.1,
             scheduled=0.15,
             deferred=0.15,
         ),
-        Kind(name=f"{PARTITIONED}duplicates", duplicate_window_s=600, deferred=0.2),
-        Kind(
+        QueueKind(name=f"{PARTITIONED}duplicates", duplicate_window_s=600, deferred=0.2),
+        QueueKind(
             name=f"{PARTITIONED}everything",
             has_sessions=True,
             duplicate_window_s=600,
-            buries_expired=True,
+            dead_letters_expired=True,
             expires_soon=0.1,
             expires_late=0.1,
             scheduled=0.15,

@@ -21,12 +21,12 @@ ENQUEUED_TIME: Final = "x-opt-enqueued-time"
 LOCKED_UNTIL: Final = "x-opt-locked-until"
 STATE: Final = "x-opt-message-state"
 ORIGINAL_NUMBER: Final = "x-opt-enqueue-sequence-number"
-REASON: Final = "DeadLetterReason"
+DEAD_LETTER_REASON: Final = "DeadLetterReason"
 ACTIVE, DEFERRED, SCHEDULED = range(3)
 
 
 @dataclass(slots=True, kw_only=True)
-class Terms:
+class MessageTerms:
     """What the sender says of a message beside its body."""
 
     session: str | None = None
@@ -34,7 +34,7 @@ class Terms:
     due_ms: int | None = None
 
 
-def write(message_id: str, body: bytes, terms: Terms) -> bytes:
+def encode_message(message_id: str, body: bytes, terms: MessageTerms) -> bytes:
     """The payload of a message."""
     return build(
         header=Header(durable=True, ttl=terms.ttl_ms),
@@ -45,13 +45,13 @@ def write(message_id: str, body: bytes, terms: Terms) -> bytes:
 
 
 @dataclass(slots=True, kw_only=True)
-class Received:
+class ReceivedMessage:
     """What a receiver sees of it."""
 
     sequence_number: int
     body: bytes
     enqueued_ms: int = 0
-    handed_out_ms: int | None = None
+    delivered_ms: int | None = None
     """When the broker gave it out; None if it was looked at only."""
     state: int = ACTIVE
     session: str | None = None
@@ -61,24 +61,24 @@ class Received:
     reason: str | None = None
 
     @classmethod
-    def read(cls, message: Message) -> Received:
+    def read(cls, message: Message) -> ReceivedMessage:
         annotations, properties, header = message.message_annotations, message.properties, message.header
         assert isinstance(annotations, dict)
         assert properties is not None
         assert header is not None
         own = message.application_properties
         assert isinstance(own, dict)
-        until_ms = _number(annotations, LOCKED_UNTIL)
+        until_ms = _integer_annotation(annotations, LOCKED_UNTIL)
         return cls(
             sequence_number=annotations[SEQUENCE_NUMBER],
             body=b"".join(message.data),
             enqueued_ms=annotations[ENQUEUED_TIME],
-            handed_out_ms=until_ms - LOCK_S * 1000 if until_ms is not None else None,
-            state=_number(annotations, STATE) or ACTIVE,
+            delivered_ms=until_ms - LOCK_S * 1000 if until_ms is not None else None,
+            state=_integer_annotation(annotations, STATE) or ACTIVE,
             session=properties.group_id,
             ttl_ms=header.ttl,
-            original_number=_number(annotations, ORIGINAL_NUMBER),
-            reason=own.get(REASON),
+            original_number=_integer_annotation(annotations, ORIGINAL_NUMBER),
+            reason=own.get(DEAD_LETTER_REASON),
         )
 
     @property
@@ -86,6 +86,6 @@ class Received:
         return self.enqueued_ms + self.ttl_ms if self.ttl_ms is not None else None
 
 
-def _number(annotations: Mapping[object, object], name: str) -> int | None:
+def _integer_annotation(annotations: Mapping[object, object], name: str) -> int | None:
     found = annotations.get(name)
     return int(found) if isinstance(found, int) else None

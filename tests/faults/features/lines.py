@@ -12,8 +12,8 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tests.faults.features.letter import Received
-from tests.faults.line import Line, LineFailed, ReceivingLine, SendingLine
+from tests.faults.features.letter import ReceivedMessage
+from tests.faults.line import CampaignClient, ClientDisconnected, ReceiverClient, SenderClient
 from twinbus.amqp.events import DeliveriesReceived
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Modified
@@ -23,14 +23,14 @@ from twinbus.amqp.types import Symbol, UInt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.faults.features.ledger import FeatureLedger
+    from tests.faults.features.ledger import FeatureChecker
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import Event
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
 
-ANSWER_S: Final = 20.0
+RESPONSE_TIMEOUT_S: Final = 20.0
 SESSION_WAIT_MS: Final = 500
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 DEFERRED: Final = Modified(delivery_failed=True, undeliverable_here=True)
@@ -39,7 +39,7 @@ _requests: Final = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ManagementResponse:
     """What `$management` said."""
 
     status: int
@@ -47,159 +47,164 @@ class Answer:
     body: dict[str, Any]
 
 
-class Desk:
+class ManagementLinks:
     """The two links to the `$management` of an entity, on a line's connection."""
 
-    LINKS: ClassVar = 2
+    LINK_COUNT: ClassVar = 2
 
-    def __init__(self, line: Line, entity: str) -> None:
-        self.patience_s = ANSWER_S
+    def __init__(self, client: CampaignClient, entity: str) -> None:
+        self.timeout_s = RESPONSE_TIMEOUT_S
         """Who waits for an answer no longer hangs up."""
-        self._line = line
+        self._client = client
         self._node = f"{entity}/$management"
-        self._reply_to = f"answers-{line.number}"
-        self._answers: dict[str, Answer] = {}
-        self._questions: Sender
-        self._link: Receiver
+        self._reply_to = f"answers-{client.number}"
+        self._responses: dict[str, ManagementResponse] = {}
+        self._request_link: Sender
+        self._response_link: Receiver
 
     def attach(self, session: Session) -> None:
         node = Target(address=self._node)
-        self._questions = session.attach_sender(f"questions-{self._line.number}", target=node)
-        self._link = session.attach_receiver(
+        self._request_link = session.attach_sender(f"questions-{self._client.number}", target=node)
+        self._response_link = session.attach_receiver(
             self._reply_to, source=Source(address=self._node), target=Target(address=self._reply_to)
         )
 
-    def open(self) -> None:
+    def grant_credit(self) -> None:
         """Both links are there: let the answers come."""
-        self._link.keep_credit(100)
+        self._response_link.keep_credit(100)
 
-    def react(self, event: Event) -> bool:
+    def handle_event(self, event: Event) -> bool:
         """True if it was for the desk."""
-        if getattr(event, "link", None) not in {self._questions, self._link}:
+        if getattr(event, "link", None) not in {self._request_link, self._response_link}:
             return False
         if isinstance(event, DeliveriesReceived):
             for delivery in event.deliveries:
-                self._hear(Message(delivery.payload))
-            self._link.settle(event.deliveries)
+                self._handle_response(Message(delivery.payload))
+            self._response_link.settle(event.deliveries)
         return True
 
-    def _hear(self, message: Message) -> None:
+    def _handle_response(self, message: Message) -> None:
         properties, said = message.properties, message.application_properties
         assert properties is not None
         assert isinstance(said, dict)
         body = message.value
         assert isinstance(body, dict)
-        self._answers[str(properties.correlation_id)] = Answer(said["statusCode"], said["statusDescription"], body)
+        self._responses[str(properties.correlation_id)] = ManagementResponse(
+            said["statusCode"], said["statusDescription"], body
+        )
 
-    async def ask(self, operation: str, arguments: dict[str, object]) -> Answer:
+    async def request(self, operation: str, arguments: dict[str, object]) -> ManagementResponse:
         """Ask, and wait for the answer. LineFailed if none comes."""
         message_id = f"request-{next(_requests)}"
-        if not await self._line.until(lambda: self._questions.sendable > 0, patience_s=ANSWER_S):
-            raise LineFailed(f"no credit to ask {self._node} in {ANSWER_S:.0f} s")
-        self._questions.send(
+        if not await self._client.wait_until(lambda: self._request_link.sendable > 0, timeout_s=RESPONSE_TIMEOUT_S):
+            raise ClientDisconnected(f"no credit to ask {self._node} in {RESPONSE_TIMEOUT_S:.0f} s")
+        self._request_link.send(
             build(
                 properties=Properties(message_id=message_id, reply_to=self._reply_to),
                 application_properties={"operation": operation},
                 body=value(arguments),
             )
         )
-        if not await self._line.until(lambda: message_id in self._answers, patience_s=self.patience_s):
-            raise LineFailed(f"no answer from {self._node} in time")
-        return self._answers.pop(message_id)
+        if not await self._client.wait_until(lambda: message_id in self._responses, timeout_s=self.timeout_s):
+            raise ClientDisconnected(f"no answer from {self._node} in time")
+        return self._responses.pop(message_id)
 
 
-class DeskLine(Line):
+class ManagementClient(CampaignClient):
     """Only asks."""
 
-    links: ClassVar = Desk.LINKS
+    link_count: ClassVar = ManagementLinks.LINK_COUNT
 
-    def __init__(self, ledger: FeatureLedger, queue: str, sub_queue: str = "") -> None:
-        super().__init__(ledger, queue)
-        self.book = ledger
-        self.desk = Desk(self, queue + sub_queue)
+    def __init__(self, checker: FeatureChecker, queue: str, sub_queue: str = "") -> None:
+        super().__init__(checker, queue)
+        self.feature_checker = checker
+        self.management = ManagementLinks(self, queue + sub_queue)
 
     def attach(self) -> None:
-        self.desk.attach(self.peer.connection.begin_session())
+        self.management.attach(self.peer.connection.begin_session())
 
-    def react(self, event: Event) -> None:
-        self.desk.react(event)
+    def handle_event(self, event: Event) -> None:
+        self.management.handle_event(event)
 
 
-class TermsLine(SendingLine):
+class TermsSenderClient(SenderClient):
     """Sends what somebody composes: a message of its own each time, or one that was sent before."""
 
     def __init__(
-        self, ledger: FeatureLedger, queue: str, compose: Callable[[TermsLine, int], tuple[int, bytes]]
+        self,
+        checker: FeatureChecker,
+        queue: str,
+        compose_message: Callable[[TermsSenderClient, int], tuple[int, bytes]],
     ) -> None:
-        super().__init__(ledger, queue)
-        self._compose = compose
+        super().__init__(checker, queue)
+        self._compose_message = compose_message
 
     def send(self, filler_bytes: int) -> int:
-        number, payload = self._compose(self, filler_bytes)
-        self.post(number, payload)
+        number, payload = self._compose_message(self, filler_bytes)
+        self.send_payload(number, payload)
         return number
 
 
-class FeatureLine(ReceivingLine):
+class FeatureReceiverClient(ReceiverClient):
     """Receives, and sets some aside."""
 
     def __init__(
-        self, ledger: FeatureLedger, queue: str, choose: Callable[[], Composite | None] = lambda: ACCEPTED
+        self, checker: FeatureChecker, queue: str, choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED
     ) -> None:
-        super().__init__(ledger, queue, choose)
-        self.book = ledger
+        super().__init__(checker, queue, choose_outcome)
+        self.feature_checker = checker
 
-    def note(self, message: Message) -> int | None:
-        return self.book.receive_from(self.queue, Received.read(message))
+    def record_receipt(self, message: Message) -> int | None:
+        return self.feature_checker.message_received_from(self.queue, ReceivedMessage.read(message))
 
-    def ask(self, number: int, outcome: Composite) -> bool:
+    def request_settlement(self, number: int, outcome: Composite) -> bool:
         if outcome is DEFERRED:
-            self.book.deferral_requested(number)
+            self.feature_checker.deferral_requested(number)
             return True
-        return super().ask(number, outcome)
+        return super().request_settlement(number, outcome)
 
-    def confirmed(self, number: int, state: object) -> None:
+    def settlement_confirmed(self, number: int, state: object) -> None:
         if isinstance(state, Modified):
-            self.book.deferral_confirmed(number)
+            self.feature_checker.deferral_confirmed(number)
         else:
-            super().confirmed(number, state)
+            super().settlement_confirmed(number, state)
 
 
-class DeadLetterLine(FeatureLine):
+class DeadLetterReceiverClient(FeatureReceiverClient):
     """Receives the dead letters of a queue."""
 
     def __init__(
-        self, ledger: FeatureLedger, queue: str, choose: Callable[[], Composite | None] = lambda: ACCEPTED
+        self, checker: FeatureChecker, queue: str, choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED
     ) -> None:
-        super().__init__(ledger, queue, choose)
+        super().__init__(checker, queue, choose_outcome)
         self.address = queue + DEAD_LETTERS
 
-    def note(self, message: Message) -> int | None:
-        return self.book.receive_dead(self.queue, Received.read(message))
+    def record_receipt(self, message: Message) -> int | None:
+        return self.feature_checker.dead_letter_received(self.queue, ReceivedMessage.read(message))
 
 
-class SessionLine(FeatureLine):
+class SessionReceiverClient(FeatureReceiverClient):
     """Receives the messages of one session, and can ask about it."""
 
-    links: ClassVar = 1 + Desk.LINKS
+    link_count: ClassVar = 1 + ManagementLinks.LINK_COUNT
 
     def __init__(
         self,
-        ledger: FeatureLedger,
+        checker: FeatureChecker,
         queue: str,
-        choose: Callable[[], Composite | None] = lambda: ACCEPTED,
+        choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED,
         session: str | None = None,
     ) -> None:
         """`session` is the one it wants; None if any."""
-        super().__init__(ledger, queue, choose)
-        self.desk = Desk(self, queue)
-        self._wanted = session
+        super().__init__(checker, queue, choose_outcome)
+        self.management = ManagementLinks(self, queue)
+        self._requested_session = session
 
     def attach(self) -> None:
         session = self.peer.connection.begin_session()
-        source = Source(address=self.queue, filter={SESSION_FILTER: self._wanted})
+        source = Source(address=self.queue, filter={SESSION_FILTER: self._requested_session})
         self.attach_receiver(session, source, {"com.microsoft:timeout": UInt(SESSION_WAIT_MS)})
-        self.desk.attach(session)
+        self.management.attach(session)
 
     @property
     def session(self) -> str:
@@ -212,20 +217,20 @@ class SessionLine(FeatureLine):
         assert isinstance(found, str)
         return found
 
-    def react(self, event: Event) -> None:
-        if not self.desk.react(event):
-            super().react(event)
+    def handle_event(self, event: Event) -> None:
+        if not self.management.handle_event(event):
+            super().handle_event(event)
 
     # --- what the session remembers -----------------------------------------------------------------------------------
 
     async def read_state(self) -> None:
-        answer = await self.desk.ask("com.microsoft:get-session-state", {"session-id": self.session})
+        answer = await self.management.request("com.microsoft:get-session-state", {"session-id": self.session})
         if answer.status == 200:
-            self.book.state_read(self.queue, self.session, answer.body["session-state"])
+            self.feature_checker.state_read(self.queue, self.session, answer.body["session-state"])
 
     async def set_state(self, state: bytes | None) -> None:
-        place = self.book.state_requested(self.queue, self.session, state)
+        place = self.feature_checker.state_requested(self.queue, self.session, state)
         arguments: dict[str, object] = {"session-id": self.session, "session-state": state}
-        answer = await self.desk.ask("com.microsoft:set-session-state", arguments)
+        answer = await self.management.request("com.microsoft:set-session-state", arguments)
         if answer.status == 200:
-            self.book.state_confirmed(self.queue, self.session, place)
+            self.feature_checker.state_confirmed(self.queue, self.session, place)

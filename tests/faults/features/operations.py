@@ -8,8 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from tests.faults.features.letter import Received
-from tests.faults.line import LineFailed
+from tests.faults.features.letter import ReceivedMessage
+from tests.faults.line import ClientDisconnected
 from twinbus.amqp.message import Message
 from twinbus.amqp.types import Array, Int, UInt
 
@@ -17,47 +17,53 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Iterator
 
-    from tests.faults.features.ledger import FeatureLedger
-    from tests.faults.features.lines import Desk
+    from tests.faults.features.ledger import FeatureChecker
+    from tests.faults.features.lines import ManagementLinks
 
 NOT_FOUND: Final = 404
 
 
-async def cancel(book: FeatureLedger, desk: Desk, numbers: list[int], sequence_numbers: list[int]) -> None:
+async def cancel(
+    checker: FeatureChecker, management: ManagementLinks, numbers: list[int], sequence_numbers: list[int]
+) -> None:
     """Cancel scheduled messages; that it is asked for is written down already."""
-    with _unanswered(lambda: book.cancel_unanswered(numbers)):
-        answer = await desk.ask("com.microsoft:cancel-scheduled-message", _of_numbers(sequence_numbers))
+    with _on_missing_response(lambda: checker.cancel_unanswered(numbers)):
+        answer = await management.request(
+            "com.microsoft:cancel-scheduled-message", _sequence_number_arguments(sequence_numbers)
+        )
         if answer.status == 200:
-            book.cancel_confirmed(numbers)
+            checker.cancel_confirmed(numbers)
         elif answer.status == NOT_FOUND:
-            book.cancel_refused(numbers)
+            checker.cancel_refused(numbers)
         else:
-            raise LineFailed(answer.description)
+            raise ClientDisconnected(answer.description)
 
 
-async def fetch(
-    book: FeatureLedger,
-    desk: Desk,
+async def receive_deferred(
+    checker: FeatureChecker,
+    management: ManagementLinks,
     queue: str,
     numbers: list[int],
     sequence_numbers: list[int],
     session: str | None = None,
 ) -> list[uuid.UUID]:
     """Receive deferred messages under locks: the tokens of these; none if somebody else has one of them."""
-    arguments = _of_numbers(sequence_numbers) | _of_session(session) | {"receiver-settle-mode": UInt(1)}
-    answer = await desk.ask("com.microsoft:receive-by-sequence-number", arguments)
+    arguments = (
+        _sequence_number_arguments(sequence_numbers) | _session_arguments(session) | {"receiver-settle-mode": UInt(1)}
+    )
+    answer = await management.request("com.microsoft:receive-by-sequence-number", arguments)
     if answer.status != 200:
         if answer.status == NOT_FOUND and "locked" not in answer.description:
-            book.deferred_missed(queue, numbers, answer.description)
+            checker.deferred_missing(queue, numbers, answer.description)
         return []
     for message in answer.body["messages"]:
-        book.receive_deferred(queue, Received.read(Message(message["message"])))
+        checker.receive_deferred(queue, ReceivedMessage.read(Message(message["message"])))
     return [message["lock-token"] for message in answer.body["messages"]]
 
 
-async def fetch_and_delete(
-    book: FeatureLedger,
-    desk: Desk,
+async def receive_and_delete_deferred(
+    checker: FeatureChecker,
+    management: ManagementLinks,
     queue: str,
     numbers: list[int],
     sequence_numbers: list[int],
@@ -65,19 +71,21 @@ async def fetch_and_delete(
 ) -> None:
     """Receive deferred messages without locks: then they are gone."""
     for number in numbers:
-        book.completion_requested(number)
-    arguments = _of_numbers(sequence_numbers) | _of_session(session) | {"receiver-settle-mode": UInt(0)}
-    answer = await desk.ask("com.microsoft:receive-by-sequence-number", arguments)
+        checker.completion_requested(number)
+    arguments = (
+        _sequence_number_arguments(sequence_numbers) | _session_arguments(session) | {"receiver-settle-mode": UInt(0)}
+    )
+    answer = await management.request("com.microsoft:receive-by-sequence-number", arguments)
     if answer.status == 200:
         for message in answer.body["messages"]:
-            book.receive_deferred(queue, Received.read(Message(message["message"])))
+            checker.receive_deferred(queue, ReceivedMessage.read(Message(message["message"])))
         for number in numbers:
-            book.completion_confirmed(number)
+            checker.completion_confirmed(number)
 
 
 async def settle(
-    book: FeatureLedger,
-    desk: Desk,
+    checker: FeatureChecker,
+    management: ManagementLinks,
     numbers: list[int],
     tokens: list[uuid.UUID],
     status: str,
@@ -86,42 +94,42 @@ async def settle(
     """Settle deferred messages by their tokens; False if that is not certain."""
     if status == "completed":
         for number in numbers:
-            book.completion_requested(number)
+            checker.completion_requested(number)
     arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": Array(type(tokens[0]), [*tokens])}
-    answer = await desk.ask("com.microsoft:update-disposition", arguments | _of_session(session))
+    answer = await management.request("com.microsoft:update-disposition", arguments | _session_arguments(session))
     if answer.status == 200 and status == "completed":
         for number in numbers:
-            book.completion_confirmed(number)
+            checker.completion_confirmed(number)
     return answer.status == 200
 
 
-async def peek_all(desk: Desk, session: str | None = None) -> list[Received]:
+async def peek_all(management: ManagementLinks, session: str | None = None) -> list[ReceivedMessage]:
     """All that lies in a queue, in one of its sessions, or among its dead letters."""
-    found: list[Received] = []
+    found: list[ReceivedMessage] = []
     while True:
         start = found[-1].sequence_number + 1 if found else 1
-        arguments = {"from-sequence-number": start, "message-count": Int(250)} | _of_session(session)
-        answer = await desk.ask("com.microsoft:peek-message", arguments)
+        arguments = {"from-sequence-number": start, "message-count": Int(250)} | _session_arguments(session)
+        answer = await management.request("com.microsoft:peek-message", arguments)
         if answer.status == 204:
             return found
         if answer.status != 200:
-            raise LineFailed(f"peek-message: {answer.status} {answer.description}")
-        found += [Received.read(Message(message["message"])) for message in answer.body["messages"]]
+            raise ClientDisconnected(f"peek-message: {answer.status} {answer.description}")
+        found += [ReceivedMessage.read(Message(message["message"])) for message in answer.body["messages"]]
 
 
-def _of_numbers(sequence_numbers: list[int]) -> dict[str, object]:
+def _sequence_number_arguments(sequence_numbers: list[int]) -> dict[str, object]:
     return {"sequence-numbers": Array(int, [*sequence_numbers])}
 
 
-def _of_session(session: str | None) -> dict[str, object]:
+def _session_arguments(session: str | None) -> dict[str, object]:
     return {"session-id": session} if session is not None else {}
 
 
 @contextmanager
-def _unanswered(note: Callable[[], None]) -> Iterator[None]:
+def _on_missing_response(record: Callable[[], None]) -> Iterator[None]:
     """Make a note if no answer comes."""
     try:
         yield
     except BaseException:
-        note()
+        record()
         raise

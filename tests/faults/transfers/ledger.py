@@ -21,8 +21,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tests.faults.features import letter
-from tests.faults.transfers.places import PLACES, homes_of
-from tests.ledger.ledger import Ledger
+from tests.faults.transfers.places import DESTINATIONS, destinations_of
+from tests.ledger.ledger import DeliveryChecker
 from tests.ledger.messages import State
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from tests.ledger.messages import Copy, Message
 
-TOUCHED: Final = "touched"
+ABANDON_PROPERTY: Final = "touched"
 """The property that an abandon in a transaction leaves."""
-COMMITS_ENOUGH: Final = 20
+MIN_COMMITS: Final = 20
 
 
-class What(Enum):
+class ActionKind(Enum):
     """What a transaction does."""
 
     SEND = "send"
@@ -47,11 +47,11 @@ class What(Enum):
 
 
 STATE_AFTER: Final = {
-    What.SEND: State.ACTIVE,
-    What.COMPLETE: State.GONE,
-    What.ABANDON: State.ACTIVE,
-    What.DEFER: State.DEFERRED,
-    What.DEAD_LETTER: State.DEAD,
+    ActionKind.SEND: State.ACTIVE,
+    ActionKind.COMPLETE: State.COMPLETED,
+    ActionKind.ABANDON: State.ACTIVE,
+    ActionKind.DEFER: State.DEFERRED,
+    ActionKind.DEAD_LETTER: State.DEAD_LETTERED,
 }
 
 
@@ -73,18 +73,18 @@ class Action:
     """A send or a settlement in a transaction."""
 
     transaction: Transaction
-    what: What
+    kind: ActionKind
     message: int
-    home: str = ""
+    destination: str = ""
     is_done: bool | None = None
     """As it was seen; None if nothing was yet."""
 
 
-class TransferLedger(Ledger):
+class TransferChecker(DeliveryChecker):
     """One ledger for all clients of a run."""
 
-    forgotten = frozenset(State)
-    at_rest = frozenset({State.GONE, State.DEFERRED})
+    cancelled_requests = frozenset(State)
+    resting_states = frozenset({State.COMPLETED, State.DEFERRED})
     """Deferred messages wait until somebody asks for them."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -93,130 +93,136 @@ class TransferLedger(Ledger):
         self.sent_by: dict[int, Action] = {}
         """Messages that were sent in a transaction."""
         self.resends = 0
-        self._settled_by: dict[Copy, Action] = {}
+        self._last_action: dict[Copy, Action] = {}
         """The last action on a copy, if nobody has seen yet what became of it."""
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
-    def write_to(self, head: str, source: Hashable | None, filler_bytes: int, session: str | None) -> tuple[int, bytes]:
+    def record_send_to(
+        self, entry: str, source: Hashable | None, filler_bytes: int, session: str | None
+    ) -> tuple[int, bytes]:
         """Record a new message, which will be sent now: its number and its payload."""
-        number, body = self.write(head, source, filler_bytes, homes_of(head, session))
-        return number, letter.write(f"message-{number}", body, letter.Terms(session=session))
+        number, body = self.record_send(entry, source, filler_bytes, destinations_of(entry, session))
+        return number, letter.encode_message(f"message-{number}", body, letter.MessageTerms(session=session))
 
-    def sent_again(self, number: int) -> None:
+    def resent(self, number: int) -> None:
         """It may be stored now or have been before: it has no place in an order."""
         self.resends += 1
-        self.messages[number].source = None
+        self.messages[number].order_key = None
 
-    def is_expected(self, message: Message) -> bool:
+    def must_exist(self, message: Message) -> bool:
         action = self.sent_by.get(message.number)
-        return super().is_expected(message) or (action is not None and action.transaction.is_done is True)
+        return super().must_exist(message) or (action is not None and action.transaction.is_done is True)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
-    def begin(self) -> Transaction:
+    def begin_transaction(self) -> Transaction:
         """A transaction was declared."""
         transaction = Transaction(len(self.transactions))
         self.transactions.append(transaction)
         return transaction
 
-    def sends(self, transaction: Transaction, number: int) -> None:
+    def transaction_sends(self, transaction: Transaction, number: int) -> None:
         """A message is sent in it: a new one, or one that no other transaction has sent."""
-        action = self.sent_by[number] = Action(transaction, What.SEND, number)
+        action = self.sent_by[number] = Action(transaction, ActionKind.SEND, number)
         transaction.actions.append(action)
-        self.messages[number].source = ("transaction", transaction.number)
+        self.messages[number].order_key = ("transaction", transaction.number)
 
-    def settles(self, transaction: Transaction, home: str, number: int, receipt: int, what: What) -> None:
+    def transaction_settles(
+        self, transaction: Transaction, destination: str, number: int, receipt: int, kind: ActionKind
+    ) -> None:
         """A copy that its client holds is to be settled in it: refused if another client has received it since."""
-        copy = self.messages[number].copy_at(home)
-        if copy.receipts != receipt:
+        copy = self.messages[number].copy_in(destination)
+        if copy.receipt_count != receipt:
             transaction.is_refused = True
             return
-        action = self._settled_by[copy] = Action(transaction, what, number, home)
+        action = self._last_action[copy] = Action(transaction, kind, number, destination)
         transaction.actions.append(action)
 
-    def receipt_of(self, home: str, number: int) -> int:
+    def receipt_count_of(self, destination: str, number: int) -> int:
         """The number of the last receipt of a copy: only its receiver can have a lock."""
-        return self.messages[number].copy_at(home).receipts
+        return self.messages[number].copy_in(destination).receipt_count
 
     def commit_requested(self, transaction: Transaction) -> None:
         transaction.is_discharged, transaction.is_done = True, None
         for copy, action in self._open_settlements(transaction):
-            copy.asked[STATE_AFTER[action.what]] += 1
+            copy.requested_states[STATE_AFTER[action.kind]] += 1
 
     def committed(self, transaction: Transaction) -> None:
         transaction.is_done = True
         if transaction.is_refused:
-            self.tell(f"torn: transaction {transaction.number} was committed, and one of its actions had been refused")
+            self.report_problem(
+                f"torn: transaction {transaction.number} was committed, and one of its actions had been refused"
+            )
         for copy, action in self._open_settlements(transaction):
-            copy.confirm(STATE_AFTER[action.what])
+            copy.confirm(STATE_AFTER[action.kind])
         for action in transaction.actions:
-            self.look(self.messages[action.message])
+            self.update_pending(self.messages[action.message])
 
     def rolled_back(self, transaction: Transaction) -> None:
         """That was asked for, or the commit was refused: it will never be done."""
         transaction.is_discharged, transaction.is_done = True, False
         for copy, _ in self._open_settlements(transaction):
             copy.confirm(State.ACTIVE)
-            del self._settled_by[copy]
+            del self._last_action[copy]
 
     def _open_settlements(self, transaction: Transaction) -> list[tuple[Copy, Action]]:
         """Copies that it settles, and that nobody has received since."""
         copies = [
-            (self.messages[action.message].copy_at(action.home), action)
+            (self.messages[action.message].copy_in(action.destination), action)
             for action in transaction.actions
-            if action.home
+            if action.destination
         ]
-        return [(copy, action) for copy, action in copies if self._settled_by.get(copy) is action]
+        return [(copy, action) for copy, action in copies if self._last_action.get(copy) is action]
 
     # --- receivers ----------------------------------------------------------------------------------------------------
 
-    def receive_at(
-        self, address: str, sequence_number: int, body: bytes, touched: object = None, state: State | None = None
+    def message_received_at(
+        self, address: str, sequence_number: int, body: bytes, abandon_mark: object = None, state: State | None = None
     ) -> int | None:
         """Somebody received a message from a place: its number, if it is one of ours.
 
         `touched` is what TOUCHED says in it; `state` its state, if not the one of all messages of the place.
         """
         self.received_count += 1
-        place, where = PLACES[address], f"from {address} came, as number {sequence_number},"
-        message = self.identify(where, body, place.home)
+        place, where = DESTINATIONS[address], f"from {address} came, as number {sequence_number},"
+        message = self.identify_message(where, body, place.entity)
         if message is None:
             return None
         state = state or place.state
-        copy = self.arrive(where, message, place.home, address, sequence_number, state)
+        copy = self.record_receipt(where, message, place.entity, address, sequence_number, state)
         if message.number in self.sent_by:
             self.sent_by[message.number].is_done = True
-        action = self._settled_by.pop(copy, None)
+        action = self._last_action.pop(copy, None)
         if action is not None:
-            is_touched = touched == action.transaction.number
-            action.is_done = is_touched if action.what is What.ABANDON else state is STATE_AFTER[action.what]
+            is_touched = abandon_mark == action.transaction.number
+            action.is_done = is_touched if action.kind is ActionKind.ABANDON else state is STATE_AFTER[action.kind]
         return message.number
 
-    def asks(self, home: str, number: int, state: State) -> None:
+    def settlement_requested(self, destination: str, number: int, state: State) -> None:
         """The receiver of a copy asks, in no transaction, that it be completed or dead-lettered."""
-        self.messages[number].copy_at(home).asked[state] += 1
-        self.look(self.messages[number])
+        self.messages[number].copy_in(destination).requested_states[state] += 1
+        self.update_pending(self.messages[number])
 
-    def answered(self, home: str, number: int, receipt: int, state: State) -> None:
+    def settlement_confirmed(self, destination: str, number: int, receipt: int, state: State) -> None:
         """... and that was done. Another client may have received it before that is known, and asked for more."""
-        copy = self.messages[number].copy_at(home)
-        self.completed += state is State.GONE
-        if copy.receipts == receipt:
+        copy = self.messages[number].copy_in(destination)
+        self.completed_count += state is State.COMPLETED
+        if copy.receipt_count == receipt:
             copy.confirm(state)
-            self.look(self.messages[number])
+            self.update_pending(self.messages[number])
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self) -> list[str]:
+    def finish(self) -> list[str]:
         """Everything was received and completed to the end."""
         for number, action in self.sent_by.items():
-            if not self.messages[number].is_seen:
+            if not self.messages[number].was_received:
                 action.is_done = False
-        for copy, action in self._settled_by.items():
-            if action.what is What.COMPLETE and copy.may_be_gone and self.is_expected(self.messages[copy.number]):
+        for copy, action in self._last_action.items():
+            if action.kind is ActionKind.COMPLETE and copy.may_be_gone and self.must_exist(self.messages[copy.number]):
                 action.is_done = True  # it never came again
-        super().close()
+        super().finish()
         for transaction in self.transactions:
             self._check_transaction(transaction)
         return self.problems
@@ -226,40 +232,44 @@ class TransferLedger(Ledger):
         left = [action for action in transaction.actions if action.is_done is False]
         if (done and left) or (done and transaction.is_done is False) or (left and transaction.is_done is True):
             known = {True: "was committed", False: "was not committed", None: "was to be committed"}
-            self.tell(
+            self.report_problem(
                 f"torn: transaction {transaction.number} {known[transaction.is_done]}: "
-                f"done are {_told(done)}; not done are {_told(left)}"
+                f"done are {_describe_actions(done)}; not done are {_describe_actions(left)}"
             )
 
-    def uses(self) -> dict[str, int]:
+    def feature_counts(self) -> dict[str, int]:
         """How often each feature was made use of."""
         ends = collections.Counter(
             "vanished" if not transaction.is_discharged else transaction.is_done for transaction in self.transactions
         )
         actions = collections.Counter(
-            action.what for transaction in self.transactions if transaction.is_done for action in transaction.actions
+            action.kind for transaction in self.transactions if transaction.is_done for action in transaction.actions
         )
-        arrived = collections.Counter(message.path for message in self.messages if message.is_seen)
+        arrived = collections.Counter(message.sent_to for message in self.messages if message.was_received)
         return {
             "transactions committed": ends[True],
             "rolled back": ends[False],
             "of clients that vanished": ends["vanished"],
             "with a commit without an answer": ends[None],
-            **{f"{what.value}s committed": actions[what] for what in What},
+            **{f"{what.value}s committed": actions[what] for what in ActionKind},
             **{f"arrived from {head}": arrived[head] for head in ("before", "head", "middle", "fork", "road")},
             "sent again": self.resends,
         }
 
-    def unused(self) -> list[str]:
+    def uncovered_features(self) -> list[str]:
         """What a run says nothing of, because it was hardly used."""
         committed = "transactions committed"
-        return [committed] if self.uses()[committed] < COMMITS_ENOUGH else []
+        return [committed] if self.feature_counts()[committed] < MIN_COMMITS else []
 
-    def figures(self) -> str:
-        return f"{super().figures()}; {', '.join(f'{count:,} {name}' for name, count in self.uses().items())}"
+    def statistics(self) -> str:
+        return (
+            f"{super().statistics()}; {', '.join(f'{count:,} {name}' for name, count in self.feature_counts().items())}"
+        )
 
 
-def _told(actions: list[Action]) -> str:
-    told = [f"{one.what.value} {one.message}" + (f" in {one.home}" if one.home else "") for one in actions[:5]]
+def _describe_actions(actions: list[Action]) -> str:
+    told = [
+        f"{one.kind.value} {one.message}" + (f" in {one.destination}" if one.destination else "") for one in actions[:5]
+    ]
     more = [f"{len(actions) - 5} more"] if len(actions) > 5 else []
     return ", ".join([*told, *more]) or "none"

@@ -9,35 +9,38 @@ import collections
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker import keys
-from twinbus.store.database import Database
+from twinbus.store.database import RocksDatabase
 from twinbus.store.protocol import Table
-from twinbus.store.tuning import Tuning
+from twinbus.store.tuning import RocksTuning
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EVERYTHING: Final = (b"", b"\xff" * keys.PREFIX_BYTES)
-MANY: Final = 1_000_000
-RELEASE_S: Final = 10.0
-STAYS: Final = {Table.LOG: frozenset[bytes](), Table.INDEX: frozenset({keys.MARKS, keys.IDS, keys.SEEN})}
+FULL_RANGE: Final = (b"", b"\xff" * keys.PREFIX_BYTES)
+SCAN_LIMIT: Final = 1_000_000
+RELEASE_TIMEOUT_S: Final = 10.0
+EXPECTED_RECORDS: Final = {
+    Table.LOG: frozenset[bytes](),
+    Table.INDEX: frozenset({keys.COUNTERS, keys.DUPLICATE_IDS, keys.FORWARDED_UP_TO}),
+}
 """Kinds of records that do not go with the messages: counters, ids that were sent, how far was forwarded."""
-NAMES: Final = {
-    Table.LOG: {keys.ACTIVE: "messages", keys.DEFERRED: "deferred ones", keys.BODY: "bodies"},
-    Table.INDEX: {keys.CHECK: "bodies to be looked at", keys.SESSION: "messages of sessions"},
+RECORD_NAMES: Final = {
+    Table.LOG: {keys.ACTIVE: "messages", keys.DEFERRED: "deferred ones", keys.SHARED_BODY: "bodies"},
+    Table.INDEX: {keys.BODY_CHECK: "bodies to be looked at", keys.SESSION_MESSAGES: "messages of sessions"},
 }
 
 
-def leftovers(stores: Path) -> list[str]:
+def remaining_records(stores: Path) -> list[str]:
     """What there is in the stores and should not be."""
     found = []
     for directory in sorted(stores.iterdir()):
-        database = Database(directory, Tuning())
-        for table, stays in STAYS.items():
-            rows, _ = database.scan(*EVERYTHING, MANY, MANY * 1_000, table)
+        database = RocksDatabase(directory, RocksTuning())
+        for table, stays in EXPECTED_RECORDS.items():
+            rows, _ = database.scan(*FULL_RANGE, SCAN_LIMIT, SCAN_LIMIT * 1_000, table)
             kinds = collections.Counter(key[keys.PREFIX_BYTES : keys.PREFIX_BYTES + keys.KIND_BYTES] for key, _ in rows)
             for kind, count in kinds.items():
                 if kind not in stays:
-                    name = NAMES[table].get(kind, f"records of kind {kind.hex()} in {table.name}")
+                    name = RECORD_NAMES[table].get(kind, f"records of kind {kind.hex()} in {table.name}")
                     found.append(f"leftovers: store {directory.name} has {count} {name}, and no entity has a message")
-        assert database.release(RELEASE_S)
+        assert database.release(RELEASE_TIMEOUT_S)
     return found

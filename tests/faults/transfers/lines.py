@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tests.faults.line import SEQUENCE_NUMBER, Line, LineFailed, ReceivingLine, SendingLine
-from tests.faults.transfers.ledger import TOUCHED, What
-from tests.faults.transfers.places import HEADS, PLACES
+from tests.faults.line import SEQUENCE_NUMBER, CampaignClient, ClientDisconnected, ReceiverClient, SenderClient
+from tests.faults.transfers.ledger import ABANDON_PROPERTY, ActionKind
+from tests.faults.transfers.places import DESTINATIONS, ENTRY_POINTS
 from tests.ledger.messages import State
 from twinbus.amqp.events import DeliveriesReceived, ReceiptsUpdated, SendsUpdated
 from twinbus.amqp.message import Message, build, value
@@ -36,7 +36,7 @@ from twinbus.amqp.types import Symbol, UInt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.faults.transfers.ledger import Transaction, TransferLedger
+    from tests.faults.transfers.ledger import Transaction, TransferChecker
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.events import Event
@@ -44,75 +44,82 @@ if TYPE_CHECKING:
     from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
 
-ANSWER_S: Final = 20.0
+RESPONSE_TIMEOUT_S: Final = 20.0
 SESSION_WAIT_MS: Final = 300
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
-BURIED: Final = Rejected()
-UNKNOWN: Final = frozenset({"amqp:internal-error", "com.microsoft:server-busy"})
+DEAD_LETTERED: Final = Rejected()
+UNCERTAIN_CONDITIONS: Final = frozenset({"amqp:internal-error", "com.microsoft:server-busy"})
 """Errors that do not say whether something was done."""
 
 
-class LetterLine(SendingLine):
+class ComposedSenderClient(SenderClient):
     """Sends what somebody composes."""
 
     def __init__(
-        self, ledger: TransferLedger, head: str, compose: Callable[[LetterLine, int], tuple[int, bytes]]
+        self,
+        checker: TransferChecker,
+        entry: str,
+        compose_message: Callable[[ComposedSenderClient, int], tuple[int, bytes]],
     ) -> None:
-        super().__init__(ledger, head)
-        self._compose = compose
+        super().__init__(checker, entry)
+        self._compose_message = compose_message
 
     def send(self, filler_bytes: int) -> int:
-        number, payload = self._compose(self, filler_bytes)
-        self.post(number, payload)
+        number, payload = self._compose_message(self, filler_bytes)
+        self.send_payload(number, payload)
         return number
 
 
-class PlaceLine(ReceivingLine):
+class DestinationReceiverClient(ReceiverClient):
     """Receives at a place, and completes, gives back or dead-letters."""
 
     def __init__(
         self,
-        ledger: TransferLedger,
+        checker: TransferChecker,
         address: str,
-        choose: Callable[[], Composite | None] = lambda: ACCEPTED,
+        choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED,
         session: str | None = None,
     ) -> None:
         """`session` is the one it wants, where there are sessions; None if any."""
-        super().__init__(ledger, address, choose)
-        self.book = ledger
-        self.place = PLACES[address]
-        self._receipts: dict[int, int] = {}
+        super().__init__(checker, address, choose_outcome)
+        self.transfer_checker = checker
+        self.destination = DESTINATIONS[address]
+        self._receipt_counts: dict[int, int] = {}
         """By which it is known that nobody has received a message after it."""
         self.session = session
 
     def attach(self) -> None:
         properties: dict[str, object] | None = None
-        if self.place.has_sessions:
+        if self.destination.has_sessions:
             properties = {"com.microsoft:timeout": UInt(SESSION_WAIT_MS)}
         session = self.peer.connection.begin_session()
         self.attach_receiver(session, source_of(self.address, self.session), properties)
 
-    def note(self, message: Message) -> int | None:
-        number = noted(self.book, self.address, message)
+    def record_receipt(self, message: Message) -> int | None:
+        number = record_receipt(self.transfer_checker, self.address, message)
         if number is not None:
-            self._receipts[number] = self.book.receipt_of(self.place.home, number)
+            self._receipt_counts[number] = self.transfer_checker.receipt_count_of(self.destination.entity, number)
         return number
 
-    def ask(self, number: int, outcome: Composite) -> bool:
-        state = State.GONE if outcome is ACCEPTED else State.DEAD if outcome is BURIED else None
+    def request_settlement(self, number: int, outcome: Composite) -> bool:
+        state = State.COMPLETED if outcome is ACCEPTED else State.DEAD_LETTERED if outcome is DEAD_LETTERED else None
         if state is not None:
-            self.book.asks(self.place.home, number, state)
+            self.transfer_checker.settlement_requested(self.destination.entity, number, state)
         return state is not None
 
-    def confirmed(self, number: int, state: object) -> None:
+    def settlement_confirmed(self, number: int, state: object) -> None:
         if isinstance(state, Accepted):
-            self.book.answered(self.place.home, number, self._receipts[number], State.GONE)
+            self.transfer_checker.settlement_confirmed(
+                self.destination.entity, number, self._receipt_counts[number], State.COMPLETED
+            )
             self.completed += 1
         elif isinstance(state, Rejected) and state.error is None:
-            self.book.answered(self.place.home, number, self._receipts[number], State.DEAD)
+            self.transfer_checker.settlement_confirmed(
+                self.destination.entity, number, self._receipt_counts[number], State.DEAD_LETTERED
+            )
 
 
-class Held(NamedTuple):
+class LockedMessage(NamedTuple):
     """A message that a client has, under a lock or not any more."""
 
     delivery: IncomingDelivery
@@ -120,27 +127,27 @@ class Held(NamedTuple):
     receipt: int
 
 
-class TransactionLine(Line):
+class TransactionClient(CampaignClient):
     """Sends to an entity and receives from it, as far as either can be, and does both in transactions."""
 
     control: Sender
     target: Sender | None = None
     source: Receiver | None = None
 
-    def __init__(self, ledger: TransferLedger, entity: str) -> None:
-        super().__init__(ledger, entity)
-        self.book = ledger
-        self.patience_s = ANSWER_S
+    def __init__(self, checker: TransferChecker, entity: str) -> None:
+        super().__init__(checker, entity)
+        self.transfer_checker = checker
+        self.timeout_s = RESPONSE_TIMEOUT_S
         """Who waits for an answer from the coordinator no longer hangs up."""
-        self.held: list[Held] = []
+        self.locked_messages: list[LockedMessage] = []
         """What it received and has not settled."""
         self._links = 1
-        self._answers: dict[OutgoingDelivery, object] = {}
+        self._responses: dict[OutgoingDelivery, object] = {}
         self._unanswered: set[OutgoingDelivery] = set()
         """Messages that were sent in a transaction."""
         self._unconfirmed: set[IncomingDelivery] = set()
         """... and those that were settled in it."""
-        self._settling: list[Held] = []
+        self._settling: list[LockedMessage] = []
         """Those that are held again if it is rolled back."""
         self._current: Transaction | None = None
         self._id = b""
@@ -149,19 +156,19 @@ class TransactionLine(Line):
 
     @property
     def is_attached(self) -> bool:
-        return self.attached == self._links
+        return self.attached_count == self._links
 
     @property
-    def _home(self) -> str:
-        return PLACES[self.queue].home
+    def _destination(self) -> str:
+        return DESTINATIONS[self.queue].entity
 
     def attach(self) -> None:
         session, name = self.peer.connection.begin_session(), f"faults-{self.number}"
         self.control = session.attach_sender(f"{name}-control", target=Coordinator())
-        if self.queue in HEADS:
+        if self.queue in ENTRY_POINTS:
             self._links += 1
             self.target = session.attach_sender(f"{name}-to", target=Target(address=self.queue))
-        if self.queue in PLACES:
+        if self.queue in DESTINATIONS:
             self._links += 1
             self.source = self._attach_source(session, name)
 
@@ -170,27 +177,33 @@ class TransactionLine(Line):
             f"{name}-from",
             source=source_of(self.queue),
             rcv_settle_mode=ReceiverSettleMode.SECOND,
-            properties={"com.microsoft:timeout": UInt(SESSION_WAIT_MS)} if PLACES[self.queue].has_sessions else None,
+            properties={"com.microsoft:timeout": UInt(SESSION_WAIT_MS)}
+            if DESTINATIONS[self.queue].has_sessions
+            else None,
         )
 
-    def react(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         if isinstance(event, DeliveriesReceived):
             for delivery in event.deliveries:
-                number = noted(self.book, self.queue, Message(delivery.payload))
+                number = record_receipt(self.transfer_checker, self.queue, Message(delivery.payload))
                 if number is not None:
-                    self.held.append(Held(delivery, number, self.book.receipt_of(self._home, number)))
+                    self.locked_messages.append(
+                        LockedMessage(
+                            delivery, number, self.transfer_checker.receipt_count_of(self._destination, number)
+                        )
+                    )
         elif isinstance(event, SendsUpdated):
             for sent in event.deliveries:
-                self._answered(sent, event.state)
+                self._handle_response(sent, event.state)
         elif isinstance(event, ReceiptsUpdated):
             self._unconfirmed.difference_update(event.deliveries)
             if isinstance(event.state, Rejected) and self._current is not None:
                 self._current.is_refused = True
                 self._settling = [held for held in self._settling if held.delivery not in event.deliveries]
 
-    def _answered(self, delivery: OutgoingDelivery, state: object) -> None:
+    def _handle_response(self, delivery: OutgoingDelivery, state: object) -> None:
         if delivery not in self._unanswered:
-            self._answers[delivery] = state
+            self._responses[delivery] = state
             return
         self._unanswered.discard(delivery)
         if isinstance(state, Rejected) and self._current is not None:
@@ -200,10 +213,10 @@ class TransactionLine(Line):
 
     async def declare(self) -> Transaction:
         """Begin one. LineFailed if that is not possible."""
-        state = await self._ask(Declare())
+        state = await self._request(Declare())
         if not isinstance(state, Declared):
-            raise LineFailed(f"no transaction was declared: {_condition(state)}")
-        self._id, self._current, self._settling = state.txn_id, self.book.begin(), []
+            raise ClientDisconnected(f"no transaction was declared: {_condition(state)}")
+        self._id, self._current, self._settling = state.txn_id, self.transfer_checker.begin_transaction(), []
         return self._current
 
     def can_send(self) -> bool:
@@ -214,70 +227,72 @@ class TransactionLine(Line):
         assert self.target is not None
         self._unanswered.add(self.target.send(payload, state=TransactionalState(txn_id=self._id)))
 
-    def settle(self, transaction: Transaction, what: What, *, forgets: bool) -> None:
+    def settle(self, transaction: Transaction, kind: ActionKind, *, is_presettled: bool) -> None:
         """Settle the oldest message that is held, as a part of it; `forgets` means that no answer is waited for."""
-        held = self.held.pop(0)
-        self.book.settles(transaction, self._home, held.number, held.receipt, what)
+        held = self.locked_messages.pop(0)
+        self.transfer_checker.transaction_settles(transaction, self._destination, held.number, held.receipt, kind)
         assert self.source is not None
-        state = TransactionalState(txn_id=self._id, outcome=_outcome(what, transaction.number))
-        self.source.settle([held.delivery], state, settled=forgets)
-        if not forgets:
+        state = TransactionalState(txn_id=self._id, outcome=_outcome(kind, transaction.number))
+        self.source.settle([held.delivery], state, settled=is_presettled)
+        if not is_presettled:
             self._unconfirmed.add(held.delivery)
             self._settling.append(held)
 
-    async def until_answered(self) -> None:
+    async def wait_for_responses(self) -> None:
         """Wait for the answers to all that was sent and settled."""
-        if not await self.until(lambda: not self._unanswered and not self._unconfirmed, patience_s=ANSWER_S):
-            raise LineFailed(f"no answer in a transaction in {ANSWER_S:.0f} s")
+        if not await self.wait_until(
+            lambda: not self._unanswered and not self._unconfirmed, timeout_s=RESPONSE_TIMEOUT_S
+        ):
+            raise ClientDisconnected(f"no answer in a transaction in {RESPONSE_TIMEOUT_S:.0f} s")
 
     async def discharge(self, transaction: Transaction, *, fail: bool) -> None:
         """End it, and write down what is known of it then."""
         if fail:
-            self.book.rolled_back(transaction)
+            self.transfer_checker.rolled_back(transaction)
         else:
-            self.book.commit_requested(transaction)
-        state = await self._ask(Discharge(txn_id=self._id, fail=fail))
+            self.transfer_checker.commit_requested(transaction)
+        state = await self._request(Discharge(txn_id=self._id, fail=fail))
         self._current = None
         if isinstance(state, Accepted):
             if fail:
-                self.held = self._settling + self.held
+                self.locked_messages = self._settling + self.locked_messages
             else:
-                self.book.committed(transaction)
-        elif not fail and _condition(state) not in UNKNOWN:
-            self.book.rolled_back(transaction)
+                self.transfer_checker.committed(transaction)
+        elif not fail and _condition(state) not in UNCERTAIN_CONDITIONS:
+            self.transfer_checker.rolled_back(transaction)
 
-    async def _ask(self, body: Composite) -> object:
-        if not await self.until(lambda: self.control.sendable > 0, patience_s=ANSWER_S):
-            raise LineFailed(f"no credit to ask the coordinator in {ANSWER_S:.0f} s")
+    async def _request(self, body: Composite) -> object:
+        if not await self.wait_until(lambda: self.control.sendable > 0, timeout_s=RESPONSE_TIMEOUT_S):
+            raise ClientDisconnected(f"no credit to ask the coordinator in {RESPONSE_TIMEOUT_S:.0f} s")
         delivery = self.control.send(build(body=value(body)))
-        if not await self.until(lambda: delivery in self._answers, patience_s=self.patience_s):
-            raise LineFailed("no answer from the coordinator in time")
-        return self._answers.pop(delivery)
+        if not await self.wait_until(lambda: delivery in self._responses, timeout_s=self.timeout_s):
+            raise ClientDisconnected("no answer from the coordinator in time")
+        return self._responses.pop(delivery)
 
 
 def source_of(address: str, session: str | None = None) -> Source:
     """The source of a link to a place."""
-    if not PLACES[address].has_sessions:
+    if not DESTINATIONS[address].has_sessions:
         return Source(address=address)
     return Source(address=address, filter={SESSION_FILTER: session})
 
 
-def noted(book: TransferLedger, address: str, message: Message, state: State | None = None) -> int | None:
+def record_receipt(checker: TransferChecker, address: str, message: Message, state: State | None = None) -> int | None:
     """The book is told that a message was received: its number, if it is one of ours."""
     annotations, properties = message.message_annotations, message.application_properties
     assert isinstance(annotations, dict)
-    touched = properties.get(TOUCHED) if isinstance(properties, dict) else None
-    return book.receive_at(address, annotations[SEQUENCE_NUMBER], b"".join(message.data), touched, state)
+    touched = properties.get(ABANDON_PROPERTY) if isinstance(properties, dict) else None
+    return checker.message_received_at(address, annotations[SEQUENCE_NUMBER], b"".join(message.data), touched, state)
 
 
-def _outcome(what: What, transaction: int) -> Composite:
-    if what is What.COMPLETE:
+def _outcome(kind: ActionKind, transaction: int) -> Composite:
+    if kind is ActionKind.COMPLETE:
         return ACCEPTED
-    if what is What.DEAD_LETTER:
-        return BURIED
-    if what is What.DEFER:
+    if kind is ActionKind.DEAD_LETTER:
+        return DEAD_LETTERED
+    if kind is ActionKind.DEFER:
         return Modified(delivery_failed=True, undeliverable_here=True)
-    return Modified(delivery_failed=True, message_annotations={Symbol(TOUCHED): transaction})
+    return Modified(delivery_failed=True, message_annotations={Symbol(ABANDON_PROPERTY): transaction})
 
 
 def _condition(state: object) -> str:

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 LOCK_MS: Final = 5_000
 """As short as can be: what a client that vanished had received is there again within a run."""
 SESSIONS: Final = 5
-OFTEN: Final = 1_000_000
+MAX_DELIVERY_COUNT: Final = 1_000_000
 """Whatever happens to a message, it is not dead-lettered for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Somewhere that messages are received from."""
 
     address: str
-    home: str
+    entity: str
     """Where they arrived; this is another place if it is one for the dead letters of that."""
     state: State = State.ACTIVE
     has_sessions: bool = False
@@ -71,54 +71,60 @@ SUBSCRIPTIONS: Final[dict[str, dict[str, object]]] = {
     "news/c": {"requires_session": True},
 }
 NEWS: Final = tuple(_subscription(f"news/{name}") for name in "abc")
-END: Final = ("end", "end-checked", _subscription("fork/left"))
+CHAIN_END: Final = ("end", "end-checked", _subscription("fork/left"))
 CHAIN: Final = ("before", "head", "middle", "fork")
 """From each of these messages come to all of END, over four, three, two or one steps."""
 REFUSED: Final = "road" + SubQueue.TRANSFER_DEAD_LETTER.value
-ON_THE_WAY: Final = (
+FORWARDING_ENTITIES: Final = (
     *("before", "head", "middle", "road"),
     *(_subscription("fork/on"), _subscription("fork/checked")),
     "work" + SubQueue.DEAD_LETTER.value,
 )
 """What lies here goes on by itself; no further than to one that is named after it, or to a place."""
-HEADS: Final = ("work", "checked", "seats", "news", "road", *CHAIN)
+ENTRY_POINTS: Final = ("work", "checked", "seats", "news", "road", *CHAIN)
 """What is sent to."""
-TRANSACTED: Final = ("work", "checked", "seats", "news", *NEWS)
+TRANSACTION_ENTITIES: Final = ("work", "checked", "seats", "news", *NEWS)
 """What transactions are made on: a topic is only sent to, and a subscription only received from."""
-CHECKED: Final = frozenset({"checked"})
+DUPLICATE_DETECTING: Final = frozenset({"checked"})
 """Where a message that is sent again is known."""
-OF_SESSIONS: Final = frozenset({"seats", "by-session", NEWS[2]})
+WITH_SESSIONS: Final = frozenset({"seats", "by-session", NEWS[2]})
 
-PLACES: Final = {
+DESTINATIONS: Final = {
     place.address: place
     for place in (
-        *(Place(home, home, has_sessions=home in OF_SESSIONS) for home in ("work", "checked", "seats", *NEWS, *END)),
-        Place("by-session", "by-session", has_sessions=True),
-        Place(REFUSED, REFUSED),
-        Place("graves", "work", State.DEAD),
-        *(Place(home + SubQueue.DEAD_LETTER.value, home, State.DEAD) for home in ("checked", "seats", *NEWS)),
+        *(
+            Destination(home, home, has_sessions=home in WITH_SESSIONS)
+            for home in ("work", "checked", "seats", *NEWS, *CHAIN_END)
+        ),
+        Destination("by-session", "by-session", has_sessions=True),
+        Destination(REFUSED, REFUSED),
+        Destination("graves", "work", State.DEAD_LETTERED),
+        *(
+            Destination(home + SubQueue.DEAD_LETTER.value, home, State.DEAD_LETTERED)
+            for home in ("checked", "seats", *NEWS)
+        ),
     )
 }
-BURYING: Final = frozenset(place.home for place in PLACES.values() if place.state is State.DEAD)
+DEAD_LETTERING: Final = frozenset(place.entity for place in DESTINATIONS.values() if place.state is State.DEAD_LETTERED)
 """Where messages can be dead-lettered."""
 
 
-def homes_of(head: str, session: str | None) -> tuple[str, ...]:
+def destinations_of(entry: str, session: str | None) -> tuple[str, ...]:
     """Where a message that is sent to an entity arrives: in each of these once."""
-    if head in CHAIN:
-        return END
-    if head == "news":
+    if entry in CHAIN:
+        return CHAIN_END
+    if entry == "news":
         return NEWS
-    if head == "road":
+    if entry == "road":
         return (REFUSED,) if session is None else ("by-session",)
-    return (head,)
+    return (entry,)
 
 
-def furnish(catalogue_file: Path) -> None:
+def create_entities(catalogue_file: Path) -> None:
     """Make all entities, in the catalogue of a server that does not run."""
     catalogue, now_ms = Catalogue(catalogue_file), time.time_ns() // 1_000_000
     rule = RuleDescription(name=DEFAULT_RULE, created_ms=now_ms)
-    locking: dict[str, object] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": OFTEN}
+    locking: dict[str, object] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": MAX_DELIVERY_COUNT}
     for name, (store, told) in QUEUES.items():
         queue = QueueDescription(**locking | told)  # type: ignore[arg-type]  # its fields, by their names
         catalogue.create(QUEUE, name, queue, [store], now_ms)

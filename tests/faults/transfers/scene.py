@@ -19,94 +19,96 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tests.faults import management
-from tests.faults.features.letter import ACTIVE, DEFERRED, Received
-from tests.faults.features.lines import Desk
+from tests.faults.features.letter import ACTIVE, DEFERRED, ReceivedMessage
+from tests.faults.features.lines import ManagementLinks
 from tests.faults.features.operations import peek_all
-from tests.faults.harness import drain_line
-from tests.faults.line import Line, close, connected
-from tests.faults.management import Counts
-from tests.faults.transfers.ledger import TransferLedger
-from tests.faults.transfers.leftovers import leftovers
-from tests.faults.transfers.lines import PlaceLine, noted, source_of
-from tests.faults.transfers.places import ON_THE_WAY, PLACES, QUEUES, furnish
+from tests.faults.harness import drain_client
+from tests.faults.line import CampaignClient, connect_client, disconnect
+from tests.faults.management import MessageCounts
+from tests.faults.transfers.ledger import TransferChecker
+from tests.faults.transfers.leftovers import remaining_records
+from tests.faults.transfers.lines import DestinationReceiverClient, record_receipt, source_of
+from tests.faults.transfers.places import DESTINATIONS, FORWARDING_ENTITIES, QUEUES, create_entities
 from tests.faults.transfers.workload import TransferWorkload
 from tests.ledger.messages import State
 from twinbus.amqp.message import Message
 from twinbus.amqp.types import Array, UInt
 
 if TYPE_CHECKING:
-    from tests.faults.server_process import Endpoint, ServerProcess
-    from tests.faults.transfers.places import Place
+    from tests.faults.server_process import Endpoint, RestartableServer
+    from tests.faults.transfers.places import Destination
     from tests.faults.workload import Workload
     from twinbus.amqp.events import Event
 
-ARRIVE_S: Final = 20.0
+ARRIVAL_TIMEOUT_S: Final = 20.0
 """By then all that is on its way has arrived, also if a step has to be tried again."""
-LOOK_EVERY_S: Final = 0.1
-AT_ONCE: Final = 50
-NOTHING: Final = Counts(active=0, dead=0, scheduled=0, deferred=0)
+POLL_INTERVAL_S: Final = 0.1
+BATCH_SIZE: Final = 50
+NO_MESSAGES: Final = MessageCounts(active=0, dead_lettered=0, scheduled=0, deferred=0)
 
 
-class Transfers:
+class TransferScenario:
     """A scene for `harness`."""
 
     def __init__(self, seed: int) -> None:
-        self.ledger = TransferLedger(random.Random(seed))
+        self.checker = TransferChecker(random.Random(seed))
         self._problems: list[str] = []
 
-    async def prepare(self, server: ServerProcess) -> None:
+    async def prepare(self, server: RestartableServer) -> None:
         """Topics and forwarding are not for clients to make yet: they are written into the catalogue."""
         await server.stop()
-        furnish(server.data / "catalogue.db")
+        create_entities(server.data / "catalogue.db")
         await server.start()
 
-    def clients(self, server: ServerProcess, rng: random.Random) -> Workload:
-        return TransferWorkload(server, self.ledger, rng)
+    def start_clients(self, server: RestartableServer, rng: random.Random) -> Workload:
+        return TransferWorkload(server, self.checker, rng)
 
-    async def reckon(self, server: ServerProcess, clients: Workload) -> list[str]:
+    async def verify(self, server: RestartableServer, clients: Workload) -> list[str]:
         del clients
-        await self._arrive(server.endpoint)
+        await self._wait_for_arrival(server.endpoint)
         await server.kill()
         await server.start()
-        await self._arrive(server.endpoint)
-        await asyncio.gather(*[self._empty(server.endpoint, place) for place in PLACES.values()])
-        self.ledger.close()
+        await self._wait_for_arrival(server.endpoint)
+        await asyncio.gather(*[self._drain(server.endpoint, place) for place in DESTINATIONS.values()])
+        self.checker.finish()
         await server.stop()
         await server.start()
-        await asyncio.gather(*[self._check_empty(server.endpoint, address) for address in (*PLACES, *ON_THE_WAY)])
+        await asyncio.gather(
+            *[self._check_empty(server.endpoint, address) for address in (*DESTINATIONS, *FORWARDING_ENTITIES)]
+        )
         for queue in QUEUES:
-            told = await management.counts(server.endpoint, queue)
-            if told != NOTHING:
+            told = await management.message_counts(server.endpoint, queue)
+            if told != NO_MESSAGES:
                 self._problems.append(f"count: {queue} is empty and is said to hold {told}")
         await server.stop()
-        return self._problems + leftovers(server.data / "stores")
+        return self._problems + remaining_records(server.data / "stores")
 
-    async def _arrive(self, endpoint: Endpoint) -> None:
+    async def _wait_for_arrival(self, endpoint: Endpoint) -> None:
         """Wait until nothing is on its way."""
-        deadline = time.monotonic() + ARRIVE_S
-        for address in ON_THE_WAY:
+        deadline = time.monotonic() + ARRIVAL_TIMEOUT_S
+        for address in FORWARDING_ENTITIES:
             while left := await self._peek(endpoint, address):
                 if time.monotonic() > deadline:
                     self._problems.append(f"stuck: {len(left)} messages lie in {address}, and do not go on")
                     break
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _peek(self, endpoint: Endpoint, address: str) -> list[Received]:
+    async def _peek(self, endpoint: Endpoint, address: str) -> list[ReceivedMessage]:
         """What lies there; a store whose sync has failed is waited for."""
-        deadline = time.monotonic() + ARRIVE_S
+        deadline = time.monotonic() + ARRIVAL_TIMEOUT_S
         while True:
             try:
                 return await self._peek_once(endpoint, address)
             except OSError as failure:
                 if "opened again" not in str(failure) or time.monotonic() > deadline:
                     raise
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def _peek_once(self, endpoint: Endpoint, address: str) -> list[Received]:
-        async with connected(DeskLine(self.ledger, address), endpoint) as line:
-            line.desk.open()
-            found = await peek_all(line.desk)
-            await close(line)
+    async def _peek_once(self, endpoint: Endpoint, address: str) -> list[ReceivedMessage]:
+        async with connect_client(ManagementClient(self.checker, address), endpoint) as line:
+            line.management.grant_credit()
+            found = await peek_all(line.management)
+            await disconnect(line)
         return found
 
     async def _check_empty(self, endpoint: Endpoint, address: str) -> None:
@@ -115,83 +117,87 @@ class Transfers:
 
     # --- taking everything out ----------------------------------------------------------------------------------------
 
-    async def _empty(self, endpoint: Endpoint, place: Place) -> None:
+    async def _drain(self, endpoint: Endpoint, destination: Destination) -> None:
         """All messages of a place are received and completed."""
-        peeked = await self._peek(endpoint, place.address)
+        peeked = await self._peek(endpoint, destination.address)
         states = collections.Counter(got.state for got in peeked)
-        if place.address in QUEUES:
-            told = await management.counts(endpoint, place.address)
+        if destination.address in QUEUES:
+            told = await management.message_counts(endpoint, destination.address)
             if (told.active, told.deferred) != (states[ACTIVE], states[DEFERRED]):
-                self._problems.append(f"count: {place.address} is said to hold {told}, and peeked were {states}")
+                self._problems.append(f"count: {destination.address} is said to hold {told}, and peeked were {states}")
         sessions: list[str | None] = [None]
-        if place.has_sessions:
+        if destination.has_sessions:
             sessions = sorted({got.session for got in peeked}, key=str)
         taken = 0
         for session in sessions:
-            some = [got for got in peeked if got.session == session or not place.has_sessions]
-            taken += await self._receive_all(endpoint, place, session, some)
+            some = [got for got in peeked if got.session == session or not destination.has_sessions]
+            taken += await self._receive_all(endpoint, destination, session, some)
         if taken != len(peeked):
-            self._problems.append(f"count: in {place.address} lay {states}, and {taken} messages were taken out")
+            self._problems.append(f"count: in {destination.address} lay {states}, and {taken} messages were taken out")
 
-    async def _receive_all(self, endpoint: Endpoint, place: Place, session: str | None, peeked: list[Received]) -> int:
-        line = EmptyingLine(self.ledger, place, session)
-        async with connected(line, endpoint):
-            line.desk.open()
+    async def _receive_all(
+        self, endpoint: Endpoint, destination: Destination, session: str | None, peeked: list[ReceivedMessage]
+    ) -> int:
+        line = DrainingClient(self.checker, destination, session)
+        async with connect_client(line, endpoint):
+            line.management.grant_credit()
 
             async def is_empty() -> bool:
-                return not any(got.state == ACTIVE for got in await peek_all(line.desk, session))
+                return not any(got.state == ACTIVE for got in await peek_all(line.management, session))
 
-            await drain_line(line, is_empty)
+            await drain_client(line, is_empty)
             deferred = [got.sequence_number for got in peeked if got.state == DEFERRED]
-            for at in range(0, len(deferred), AT_ONCE):
-                await self._fetch(line, deferred[at : at + AT_ONCE], session)
-            await close(line)
+            for at in range(0, len(deferred), BATCH_SIZE):
+                await self._receive_deferred(line, deferred[at : at + BATCH_SIZE], session)
+            await disconnect(line)
         return line.completed
 
-    async def _fetch(self, line: EmptyingLine, sequence_numbers: list[int], session: str | None) -> None:
+    async def _receive_deferred(self, client: DrainingClient, sequence_numbers: list[int], session: str | None) -> None:
         """Ask for deferred messages by their numbers, and complete them."""
         of_session: dict[str, object] = {"session-id": session} if session is not None else {}
         arguments = {"sequence-numbers": Array(int, [*sequence_numbers]), "receiver-settle-mode": UInt(0)}
-        answer = await line.desk.ask("com.microsoft:receive-by-sequence-number", arguments | of_session)
+        answer = await client.management.request("com.microsoft:receive-by-sequence-number", arguments | of_session)
         found: list[dict[str, Any]] = answer.body["messages"] if answer.status == 200 else []
         for message in found:
-            number = noted(self.ledger, line.address, Message(message["message"]), State.DEFERRED)
+            number = record_receipt(self.checker, client.address, Message(message["message"]), State.DEFERRED)
             if number is not None:
-                home = line.place.home
-                self.ledger.answered(home, number, self.ledger.receipt_of(home, number), State.GONE)
-                line.completed += 1
+                home = client.destination.entity
+                self.checker.settlement_confirmed(
+                    home, number, self.checker.receipt_count_of(home, number), State.COMPLETED
+                )
+                client.completed += 1
 
 
-class DeskLine(Line):
+class ManagementClient(CampaignClient):
     """Only asks."""
 
-    links: ClassVar = Desk.LINKS
+    link_count: ClassVar = ManagementLinks.LINK_COUNT
 
-    def __init__(self, ledger: TransferLedger, address: str) -> None:
-        super().__init__(ledger, address)
-        self.desk = Desk(self, address)
+    def __init__(self, checker: TransferChecker, address: str) -> None:
+        super().__init__(checker, address)
+        self.management = ManagementLinks(self, address)
 
     def attach(self) -> None:
-        self.desk.attach(self.peer.connection.begin_session())
+        self.management.attach(self.peer.connection.begin_session())
 
-    def react(self, event: Event) -> None:
-        self.desk.react(event)
+    def handle_event(self, event: Event) -> None:
+        self.management.handle_event(event)
 
 
-class EmptyingLine(PlaceLine):
+class DrainingClient(DestinationReceiverClient):
     """Receives and completes all that comes, and can ask."""
 
-    links: ClassVar = 1 + Desk.LINKS
+    link_count: ClassVar = 1 + ManagementLinks.LINK_COUNT
 
-    def __init__(self, ledger: TransferLedger, place: Place, session: str | None) -> None:
-        super().__init__(ledger, place.address, session=session)
-        self.desk = Desk(self, place.address)
+    def __init__(self, checker: TransferChecker, destination: Destination, session: str | None) -> None:
+        super().__init__(checker, destination.address, session=session)
+        self.management = ManagementLinks(self, destination.address)
 
     def attach(self) -> None:
         session = self.peer.connection.begin_session()
         self.attach_receiver(session, source_of(self.address, self.session))
-        self.desk.attach(session)
+        self.management.attach(session)
 
-    def react(self, event: Event) -> None:
-        if not self.desk.react(event):
-            super().react(event)
+    def handle_event(self, event: Event) -> None:
+        if not self.management.handle_event(event):
+            super().handle_event(event)

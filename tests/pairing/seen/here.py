@@ -18,7 +18,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.factory import MessagingFactory
 from twinbus.client.pairing import PairingEvent, SendAvailabilityPairedNamespaceOptions
-from twinbus.client.pairing.fragments import Key
+from twinbus.client.pairing.fragments import RoutingKey
 from twinbus.client.settings import FactorySettings
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BrokeredMessage
@@ -39,27 +39,27 @@ START_S = 1_000.0
 QUEUE_0, QUEUE_1, QUEUE_7 = (f"contoso/x-servicebus-transfer/{index}" for index in (0, 1, 7))
 
 
-class JumpingSelector(selectors.SelectSelector):
+class VirtualTimeSelector(selectors.SelectSelector):
     """Waits for nothing: where nothing is ready, time has passed."""
 
-    jumped_s = 0.0
+    elapsed_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         ready = super().select(0)
         if not ready:
-            self.jumped_s += timeout
+            self.elapsed_s += timeout
         return ready
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self.selector = JumpingSelector()
+        self.selector = VirtualTimeSelector()
         super().__init__(self.selector)
 
     def time(self) -> float:
-        return START_S + self.selector.jumped_s
+        return START_S + self.selector.elapsed_s
 
 
 class LoopClock:
@@ -73,12 +73,12 @@ class LoopClock:
 
 
 @dataclass
-class Backlog:
+class FakeBacklog:
     """What the secondary holds, and how it is."""
 
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     """Everything that was asked of it."""
     is_down: bool = False
     is_silent: bool = False
@@ -86,7 +86,7 @@ class Backlog:
     size_bytes: int = 0
 
     async def check(self, what: str) -> None:
-        self.asked.append(what)
+        self.requests.append(what)
         if self.is_silent:
             await asyncio.sleep(3600)
         if self.is_down:
@@ -110,10 +110,10 @@ def _parked(path: object, number: int, now_ms: int) -> bytes:
     )
 
 
-class Manager:
+class FakeManager:
     """What a pairing needs of a NamespaceManager."""
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: FakeBacklog) -> None:
         self.where = ConnectionString(host="contoso-backup")
         self._backlog = backlog
 
@@ -141,10 +141,10 @@ class Manager:
         )
 
 
-class Receiver:
+class FakeReceiver:
     """What peeks need of a MessageReceiver."""
 
-    def __init__(self, backlog: Backlog, path: str) -> None:
+    def __init__(self, backlog: FakeBacklog, path: str) -> None:
         self._backlog = backlog
         self._path = path
 
@@ -160,22 +160,22 @@ class Receiver:
         return [message for message in messages if message.sequence_number >= start][:max_count]
 
 
-class Namespace(MessagingFactory):
+class FakeFactory(MessagingFactory):
     """A factory that connects nowhere."""
 
-    def __init__(self, port: int, backlog: Backlog) -> None:
+    def __init__(self, port: int, backlog: FakeBacklog) -> None:
         text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=k;SharedAccessKey=c2Vj;UseDevelopmentEmulator=true"
         super().__init__(ConnectionString.parse(text), FactorySettings(clock=LoopClock(), client_id=f"client-{port}"))
         self._backlog = backlog
 
     def create_message_receiver(self, path: str, *_: Any, **__: Any) -> MessageReceiver:  # noqa: ANN401
-        return cast("MessageReceiver", Receiver(self._backlog, path))
+        return cast("MessageReceiver", FakeReceiver(self._backlog, path))
 
 
-class Pair:
+class FakePair:
     """A pairing, its backlog, and what happened."""
 
-    def __init__(self, pairing: Pairing, backlog: Backlog) -> None:
+    def __init__(self, pairing: Pairing, backlog: FakeBacklog) -> None:
         self.pairing = pairing
         self.backlog = backlog
         self.events: list[PairingEvent] = []
@@ -183,25 +183,25 @@ class Pair:
 
     def fail_over(self, path: str = "orders") -> None:
         """An entity of the primary does not take messages any more."""
-        self.pairing.health_of(path).send_failed(ServiceBusError("it is gone"), Key())
+        self.pairing.health_of(path).send_failed(ServiceBusError("it is gone"), RoutingKey())
 
     def sender(self, path: str, outcomes: Sequence[BaseException | None] = ()) -> SendAvailabilitySender:
         """One whose attempts at the primary go so; after these all succeed."""
         sender = self.pairing.make_sender(path)
-        sender.deliver = delivering(list(outcomes))  # type: ignore[method-assign]
+        sender.deliver = make_deliver(list(outcomes))  # type: ignore[method-assign]
         return sender
 
-    def parking(self, outcomes: Sequence[BaseException | None] = ()) -> None:
+    def set_parking_outcomes(self, outcomes: Sequence[BaseException | None] = ()) -> None:
         """How parking goes, for all backlog queues together."""
-        deliver = delivering(list(outcomes))
+        deliver = make_deliver(list(outcomes))
         for queue in self.pairing.rotation.queues:
             queue.sender.deliver = deliver  # type: ignore[method-assign]
 
-    def told(self) -> list[str]:
+    def event_kinds(self) -> list[str]:
         return [event.kind.value for event in self.events]
 
 
-def delivering(outcomes: list[BaseException | None]) -> Callable[..., Coroutine[Any, Any, None]]:
+def make_deliver(outcomes: list[BaseException | None]) -> Callable[..., Coroutine[Any, Any, None]]:
     async def deliver(*_: object, **__: object) -> None:
         await asyncio.sleep(0)
         if outcomes and (error := outcomes.pop(0)) is not None:
@@ -210,30 +210,35 @@ def delivering(outcomes: list[BaseException | None]) -> Callable[..., Coroutine[
     return deliver
 
 
-async def pair(backlog: Backlog, **options: Any) -> Pair:  # noqa: ANN401  # as the options have them
+async def make_pair(backlog: FakeBacklog, **options: Any) -> FakePair:  # noqa: ANN401  # as the options have them
     """A new one: two backlog queues, and failover at once."""
     chosen = {"backlog_queue_count": 2, "failover_interval": 0, "ping_primary_interval": 1800} | options
-    primary, secondary = Namespace(1, backlog), Namespace(2, backlog)
+    primary, secondary = FakeFactory(1, backlog), FakeFactory(2, backlog)
     pairing = await primary.pair_namespace(
         SendAvailabilityPairedNamespaceOptions(
             secondary_factory=secondary,
-            secondary_namespace_manager=cast("NamespaceManager", Manager(backlog)),
+            secondary_namespace_manager=cast("NamespaceManager", FakeManager(backlog)),
             primary_namespace_name="contoso",
             **chosen,
         )
     )
-    return Pair(pairing, backlog)
+    return FakePair(pairing, backlog)
 
 
-def run(scenario: Callable[[Pair], Awaitable[None]], *, backlog: Backlog | None = None, **options: Any) -> None:  # noqa: ANN401
+def run_scenario(
+    scenario: Callable[[FakePair], Awaitable[None]],
+    *,
+    backlog: FakeBacklog | None = None,
+    **options: Any,  # noqa: ANN401
+) -> None:
     """Play a scenario on a loop whose time jumps."""
 
     async def play() -> None:
-        made = await pair(backlog if backlog is not None else Backlog(), **options)
+        made = await make_pair(backlog if backlog is not None else FakeBacklog(), **options)
         try:
             await scenario(made)
         finally:
             await made.pairing.close()
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(play())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tests.pairing.seen.here import QUEUE_0, Pair, run
+from tests.pairing.seen.here import QUEUE_0, FakePair, run_scenario
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.pairing import EventKind
-from twinbus.client.pairing.logs import LEVELS
+from twinbus.client.pairing.logs import LOG_LEVELS
 from twinbus.model.errors import QuotaExceeded
 from twinbus.model.message import BrokeredMessage
 
@@ -23,15 +23,15 @@ def records(caplog: pytest.LogCaptureFixture) -> list[Any]:
 
 
 def test_every_kind_of_event_has_a_level() -> None:
-    assert set(LEVELS) == set(EventKind)
+    assert set(LOG_LEVELS) == set(EventKind)
 
 
 def test_a_change_of_state_is_one_record_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(pair: Pair) -> None:
+    async def scenario(pair: FakePair) -> None:
         pair.fail_over("orders")
 
     with caplog.at_level(logging.INFO):
-        run(scenario, failover_interval=60)
+        run_scenario(scenario, failover_interval=60)
     (record,) = records(caplog)
     assert (record.levelname, record.getMessage()) == ("WARNING", "'orders' is suspect: it is gone")
     assert (record.event, record.path, record.state, record.reason) == ("suspected", "orders", "suspect", "it is gone")
@@ -39,13 +39,13 @@ def test_a_change_of_state_is_one_record_with_its_fields(caplog: pytest.LogCaptu
 
 
 def test_a_parked_message_is_told_at_debug_without_its_body(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(pair: Pair) -> None:
-        pair.parking()
+    async def scenario(pair: FakePair) -> None:
+        pair.set_parking_outcomes()
         message = BrokeredMessage("the secret body", message_id="one", properties={"name": "secret property"})
         await pair.sender("orders", [ConnectionFailed("gone")]).send(message)
 
     with caplog.at_level(logging.DEBUG):
-        run(scenario, backlog_queue_count=1)
+        run_scenario(scenario, backlog_queue_count=1)
     (parked,) = [record for record in records(caplog) if record.event == "parked"]
     assert parked.levelname == "DEBUG"
     assert (parked.path, parked.backlog_queue, parked.message_id) == ("orders", QUEUE_0, "one")
@@ -57,23 +57,23 @@ def test_a_parked_message_is_told_at_debug_without_its_body(caplog: pytest.LogCa
 def test_there_are_as_many_records_as_events(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
 
-    async def scenario(pair: Pair) -> None:
-        pair.parking([QuotaExceeded("full"), None])
+    async def scenario(pair: FakePair) -> None:
+        pair.set_parking_outcomes([QuotaExceeded("full"), None])
         await pair.sender("orders", [ConnectionFailed("gone")]).send(BrokeredMessage())
         pair.pairing.mark_path_healthy("orders")
-        told.extend(pair.told())
+        told.extend(pair.event_kinds())
 
     with caplog.at_level(logging.DEBUG):
-        run(scenario)
+        run_scenario(scenario)
     assert told == ["suspected", "failed over", "backlog queue out of rotation", "parked", "restored"]
     assert [record.event for record in records(caplog)] == told
 
 
 def test_nothing_is_written_of_single_messages_unless_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(pair: Pair) -> None:
+    async def scenario(pair: FakePair) -> None:
         for kind in (EventKind.PARKED, EventKind.MOVED, EventKind.DEFERRED, EventKind.PINGED):
-            pair.pairing.pair_events.emit(kind, path="orders")
+            pair.pairing.event_publisher.emit(kind, path="orders")
 
     with caplog.at_level(logging.INFO):
-        run(scenario)
+        run_scenario(scenario)
     assert records(caplog) == []

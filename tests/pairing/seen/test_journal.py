@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 def row(message_id: object) -> Row:
@@ -52,7 +52,7 @@ def words_in(folder: Path) -> list[tuple[str, int]]:
 
 
 def await_that(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -78,11 +78,11 @@ def test_rows_are_on_the_disk_within_a_second_or_so(tmp_path: Path) -> None:
 
 
 def test_ten_thousand_rows_do_not_wait_for_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "EVERY_S", 3600.0)
+    monkeypatch.setattr(journal_module, "WRITE_INTERVAL_S", 3600.0)
     journal = Journal(tmp_path)
-    for number in range(journal_module.BATCH):
+    for number in range(journal_module.BATCH_ROWS):
         journal.write(row(number))
-    await_that(lambda: len(rows_in(tmp_path)) == journal_module.BATCH)
+    await_that(lambda: len(rows_in(tmp_path)) == journal_module.BATCH_ROWS)
     journal.close_now()
 
 
@@ -94,13 +94,13 @@ def test_a_slow_disk_holds_up_nobody_and_the_rows_lost_are_counted_in_a_row(
 
     def write_slowly(files: JournalFiles, rows: Sequence[Row]) -> None:
         is_writing.set()
-        assert may_go_on.wait(PATIENCE_S)
+        assert may_go_on.wait(TIMEOUT_S)
         really(files, rows)
 
     monkeypatch.setattr(JournalFiles, "write", write_slowly)
-    monkeypatch.setattr(journal_module, "MOST_WAITING", 10)
+    monkeypatch.setattr(journal_module, "MAX_QUEUED_ROWS", 10)
     journal = Journal(tmp_path)
-    assert is_writing.wait(PATIENCE_S)
+    assert is_writing.wait(TIMEOUT_S)
     for number in range(17):
         journal.write(row(number))
     assert journal.lost == 7
@@ -123,7 +123,7 @@ def test_rows_of_a_full_disk_are_written_when_there_is_room_again(
         really(files, rows)
 
     monkeypatch.setattr(JournalFiles, "write", write)
-    monkeypatch.setattr(journal_module, "EVERY_S", 0.01)
+    monkeypatch.setattr(journal_module, "WRITE_INTERVAL_S", 0.01)
     with caplog.at_level(logging.ERROR):
         journal = Journal(tmp_path)
         journal.write(row("one"))
@@ -153,8 +153,8 @@ def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
 def test_a_journal_says_when_it_begins_that_it_is_alive_and_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "EVERY_S", 0.01)
-    monkeypatch.setattr(journal_module, "ALIVE_S", 0.02)
+    monkeypatch.setattr(journal_module, "WRITE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(journal_module, "ALIVE_INTERVAL_S", 0.02)
     journal = Journal(tmp_path)
     await_that(lambda: ("alive", 1) in words_in(tmp_path))
     journal.close_now()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.served_here import serving_here
+from tests.served_here import run_server_in_process
 from twinbus.client import BrokeredMessage, MessagingFactory, ReceiveMode
 from twinbus.client.errors import EntityNotFound
 from twinbus.client.journal import Journal
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
     from twinbus.client.receiver import MessageReceiver
 
 LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
-    with serving_here(tmp_path_factory.mktemp("server")) as served:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+    with run_server_in_process(tmp_path_factory.mktemp("server")) as served:
         yield served
 
 
 @contextlib.asynccontextmanager
-async def kept(server: ServedHere, folder: Path) -> AsyncIterator[MessagingFactory]:
+async def kept(server: InProcessServer, folder: Path) -> AsyncIterator[MessagingFactory]:
     """A factory with a journal."""
     journal = Journal(folder)
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -56,8 +56,8 @@ async def next_of(receiver: MessageReceiver) -> BrokeredMessage:
     return message
 
 
-def test_every_settlement_is_written_with_the_sequence_number(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_every_settlement_is_written_with_the_sequence_number(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -91,8 +91,8 @@ def test_every_settlement_is_written_with_the_sequence_number(server: ServedHere
     assert [outcome for _, outcome in outcomes_in(tmp_path, "send")] == ["sent"] * 5
 
 
-def test_a_settlement_that_was_not_heard_says_so(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_a_settlement_that_was_not_heard_says_so(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -108,8 +108,8 @@ def test_a_settlement_that_was_not_heard_says_so(server: ServedHere, tmp_path: P
     assert rows_in(tmp_path, "settlement")[1]["reason"].startswith("MessageNotHeld: ")
 
 
-def test_browsing_takes_nothing_and_is_not_written(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_browsing_takes_nothing_and_is_not_written(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -121,8 +121,8 @@ def test_browsing_takes_nothing_and_is_not_written(server: ServedHere, tmp_path:
     assert rows_in(tmp_path, "settlement") == []
 
 
-def test_a_scheduled_message_and_its_cancelling_have_the_same_number(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_a_scheduled_message_and_its_cancelling_have_the_same_number(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -136,8 +136,8 @@ def test_a_scheduled_message_and_its_cancelling_have_the_same_number(server: Ser
     assert scheduled["sequence_number"] == cancelled["sequence_number"]
 
 
-def test_what_happens_in_a_transaction_names_it_and_its_end_is_written(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_what_happens_in_a_transaction_names_it_and_its_end_is_written(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -157,7 +157,7 @@ def test_what_happens_in_a_transaction_names_it_and_its_end_is_written(server: S
     ]
 
 
-def test_a_send_that_is_refused_has_failed(server: ServedHere, tmp_path: Path) -> None:
+def test_a_send_that_is_refused_has_failed(server: InProcessServer, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
             with pytest.raises(EntityNotFound):
@@ -169,8 +169,8 @@ def test_a_send_that_is_refused_has_failed(server: ServedHere, tmp_path: Path) -
     assert row["reason"].startswith("EntityNotFound: ")
 
 
-def test_a_receiver_is_announced_before_anything_is_settled(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_a_receiver_is_announced_before_anything_is_settled(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -189,9 +189,9 @@ def test_a_receiver_is_announced_before_anything_is_settled(server: ServedHere, 
 
 
 def test_how_long_a_message_lives_is_written_with_its_send_and_when_it_came_with_its_settlement(
-    server: ServedHere, tmp_path: Path
+    server: InProcessServer, tmp_path: Path
 ) -> None:
-    queue = server.make_queue()
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:
@@ -207,8 +207,8 @@ def test_how_long_a_message_lives_is_written_with_its_send_and_when_it_came_with
     assert abs(settled["enqueued"] - sent["time"]) < dt.timedelta(minutes=1)
 
 
-def test_what_is_deleted_in_bulk_is_counted(server: ServedHere, tmp_path: Path) -> None:
-    queue = server.make_queue()
+def test_what_is_deleted_in_bulk_is_counted(server: InProcessServer, tmp_path: Path) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with kept(server, tmp_path) as factory:

@@ -11,7 +11,7 @@ from pathlib import Path
 from twinbus.client.journal_file import SUFFIX, read
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 60
+TIMEOUT_S = 60
 WRITING = """
 import sys, time
 from twinbus.client.journal import Journal
@@ -62,11 +62,11 @@ def test_all_that_was_flushed_before_a_sigkill_is_read_in_order_and_once(tmp_pat
 
 def test_a_program_that_ends_without_closing_loses_no_row(tmp_path: Path) -> None:
     with start(tmp_path, 12_000) as process:
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_S) == 0
     assert ids_in(tmp_path) == list(range(12_000))
 
 
 def test_two_processes_write_to_one_folder(tmp_path: Path) -> None:
     with start(tmp_path, 3_000) as one, start(tmp_path, 3_000) as other:
-        assert (one.wait(PATIENCE_S), other.wait(PATIENCE_S)) == (0, 0)
+        assert (one.wait(TIMEOUT_S), other.wait(TIMEOUT_S)) == (0, 0)
     assert sorted(ids_in(tmp_path)) == sorted([*range(3_000)] * 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.seen.here import QUEUE_0, Backlog, Pair, pair, run
+from tests.pairing.seen.here import QUEUE_0, FakeBacklog, FakePair, make_pair, run_scenario
 from twinbus.client.errors import ConnectionFailed
 from twinbus.client.pairing import EventKind
 from twinbus.model.errors import EntityDisabled
@@ -31,10 +31,10 @@ def value_of(registry: CollectorRegistry, name: str, **labels: str) -> float | N
 
 
 def test_sends_are_counted_by_entity_and_outcome() -> None:
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
         made.pairing.metrics(registry)
-        made.parking()
+        made.set_parking_outcomes()
         await made.sender("orders").send_batch([BrokeredMessage(), BrokeredMessage()])
         await made.sender("invoices").send(BrokeredMessage())
         with pytest.raises(EntityDisabled):
@@ -47,7 +47,7 @@ def test_sends_are_counted_by_entity_and_outcome() -> None:
         assert value_of(registry, "entities", state="failed over") == 1
         assert value_of(registry, "entities", state="healthy") == 1
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize(
@@ -62,52 +62,52 @@ def test_sends_are_counted_by_entity_and_outcome() -> None:
     ],
 )
 def test_events_are_counted(kind: EventKind, about: Mapping[str, str], name: str, labels: Mapping[str, str]) -> None:
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
         made.pairing.metrics(registry)
         for _ in range(3):
-            made.pairing.pair_events.emit(kind, **about)  # type: ignore[arg-type]
+            made.pairing.event_publisher.emit(kind, **about)  # type: ignore[arg-type]
         assert value_of(registry, name, **labels) == 3
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_the_backlog_is_what_the_last_look_saw_and_a_scrape_asks_nothing() -> None:
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
         made.pairing.metrics(registry)
         assert value_of(registry, "parked_messages", backlog_queue=QUEUE_0) is None
         made.backlog.park(QUEUE_0, "orders", count=3)
         await asyncio.sleep(100)
-        await made.pairing.seen.alarms.look()
-        made.backlog.asked.clear()
+        await made.pairing.observers.alarms.check_backlog()
+        made.backlog.requests.clear()
         await asyncio.sleep(20)
         assert value_of(registry, "parked_messages", backlog_queue=QUEUE_0) == 3
         assert value_of(registry, "oldest_parked_age_seconds", backlog_queue=QUEUE_0) == 120
         assert value_of(registry, "protected") == 1
-        assert made.backlog.asked == []
+        assert made.backlog.requests == []
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_an_alarm_is_a_gauge() -> None:
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
         made.pairing.metrics(registry)
         made.backlog.park(QUEUE_0, "orders")
         await asyncio.sleep(1_000)
         assert value_of(registry, "alarms", kind="not_drained") == 0
         for _ in range(2):
-            await made.pairing.seen.alarms.look()
+            await made.pairing.observers.alarms.check_backlog()
         assert value_of(registry, "alarms", kind="not_drained") == 1
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_entities_beyond_the_limit_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_ENTITIES", 2)
+    monkeypatch.setattr(metrics, "MAX_ENTITY_LABELS", 2)
 
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
         made.pairing.metrics(registry)
         for path in ("a", "b", "c", "d", "a"):
@@ -116,13 +116,13 @@ def test_entities_beyond_the_limit_are_counted_together(monkeypatch: pytest.Monk
         assert value_of(registry, "sent_total", entity="c") is None
         assert value_of(registry, "sent_total", entity="(others)") == 2
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_two_pairs_share_a_registry_and_a_closed_one_leaves_it() -> None:
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
-        other = await pair(Backlog())
+        other = await make_pair(FakeBacklog())
         other.pairing.primary_name = "fabrikam"
         for one in (made, other):
             one.pairing.metrics(registry)
@@ -131,15 +131,15 @@ def test_two_pairs_share_a_registry_and_a_closed_one_leaves_it() -> None:
         assert {sample.labels["primary"] for sample in samples(text)} == {"contoso", "fabrikam"}
         await other.pairing.close()
         assert {sample.labels["primary"] for sample in samples(generate_latest(registry).decode())} == {"contoso"}
-        assert not other.pairing.primary.events.wanted
+        assert not other.pairing.primary.events.listened_kinds
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_two_pairs_of_one_primary_are_counted_together_and_none_twice() -> None:
-    async def scenario(made: Pair) -> None:
+    async def scenario(made: FakePair) -> None:
         registry = CollectorRegistry()
-        other = await pair(Backlog())
+        other = await make_pair(FakeBacklog())
         for one in (made, other, made):
             one.pairing.metrics(registry)
         for one in (made, other):
@@ -150,7 +150,7 @@ def test_two_pairs_of_one_primary_are_counted_together_and_none_twice() -> None:
         assert value_of(registry, "protected") == 1
         await other.pairing.close()
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def samples(text: str) -> list[Sample]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from tests.pairing.application import paired
+from tests.pairing.application import in_memory_pair_application
 from twinbus.client import BrokeredMessage
 from twinbus.client.pairing import EventKind
 from twinbus.testing import in_virtual_time
@@ -30,17 +30,17 @@ def written(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 async def test_x02_an_outage_of_the_primary_is_one_line_for_the_syphon_and_one_when_it_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with paired(backlog_queue_count=QUEUES, enable_syphon=True, failover_interval=0) as app:
+    async with in_memory_pair_application(backlog_queue_count=QUEUES, enable_syphon=True, failover_interval=0) as app:
         await asyncio.sleep(5)
         caplog.clear()
         with caplog.at_level(logging.INFO):
             app.namespaces.primary.outage.stop()
             for number in range(40):
-                await app.queue().send(BrokeredMessage(str(number)))
+                await app.queue_client().send(BrokeredMessage(str(number)))
                 await asyncio.sleep(5)
             app.namespaces.primary.outage.restore()
             await asyncio.sleep(120)
-        assert len(app.told(EventKind.MOVED)) == 40
+        assert len(app.events_of(EventKind.MOVED)) == 40
         lines = [line for line in written(caplog) if "'orders' is " not in line[1]]
         assert [level for level, _ in lines] == ["WARNING", "INFO"], lines
         address = app.pairing.primary.address
@@ -49,14 +49,14 @@ async def test_x02_an_outage_of_the_primary_is_one_line_for_the_syphon_and_one_w
         assert len([text for _, text in written(caplog) if "'orders' is " in text]) == 3, (
             "suspect, failed over, healthy"
         )
-        assert len(app.told(EventKind.PUMP_FAILED)) >= QUEUES, "programs hear of each pump"
+        assert len(app.events_of(EventKind.PUMP_FAILED)) >= QUEUES, "programs hear of each pump"
 
 
 @in_virtual_time
 async def test_x02_an_outage_of_the_secondary_is_one_line_and_one_when_it_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with paired(backlog_queue_count=QUEUES, enable_syphon=True, failover_interval=0) as app:
+    async with in_memory_pair_application(backlog_queue_count=QUEUES, enable_syphon=True, failover_interval=0) as app:
         await asyncio.sleep(5)
         caplog.clear()
         with caplog.at_level(logging.INFO):
@@ -70,30 +70,30 @@ async def test_x02_an_outage_of_the_secondary_is_one_line_and_one_when_it_is_ove
         address = app.pairing.secondary.address
         assert lines[0][1].startswith(f"secondary lost: {address}")
         assert lines[1][1] == f"secondary back: {address}"
-        assert len(app.told(EventKind.PUMP_FAILED)) >= QUEUES
+        assert len(app.events_of(EventKind.PUMP_FAILED)) >= QUEUES
 
 
 @in_virtual_time
 async def test_parking_while_the_secondary_is_down_is_one_line_not_one_for_each_backlog_queue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with paired(backlog_queue_count=QUEUES, failover_interval=0, operation_timeout=5) as app:
+    async with in_memory_pair_application(backlog_queue_count=QUEUES, failover_interval=0, operation_timeout=5) as app:
         with caplog.at_level(logging.INFO):
             app.namespaces.primary.outage.stop()
             app.namespaces.secondary.outage.stop()
             for _ in range(5):
-                await asyncio.gather(app.queue().send(BrokeredMessage()), return_exceptions=True)
+                await asyncio.gather(app.queue_client().send(BrokeredMessage()), return_exceptions=True)
                 await asyncio.sleep(60)
             app.namespaces.secondary.outage.restore()
-            await app.queue().send(BrokeredMessage("parked"))
+            await app.queue_client().send(BrokeredMessage("parked"))
         lines = [line for line in written(caplog) if "'orders' is " not in line[1]]
         assert [level for level, _ in lines] == ["WARNING", "INFO"], lines
-        assert len(app.told(EventKind.QUEUE_OUT)) == QUEUES
+        assert len(app.events_of(EventKind.QUEUE_OUT)) == QUEUES
 
 
 @in_virtual_time
 async def test_a_pump_that_fails_for_another_reason_still_warns(caplog: pytest.LogCaptureFixture) -> None:
-    async with paired(backlog_queue_count=2, enable_syphon=True) as app:
+    async with in_memory_pair_application(backlog_queue_count=2, enable_syphon=True) as app:
         await asyncio.sleep(5)
         caplog.clear()
         with caplog.at_level(logging.INFO):

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.served_here import serving_here
+from tests.served_here import run_server_in_process
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.pairing import EntityState, SendAvailabilityPairedNamespaceOptions
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
     from twinbus.client.management import NamespaceManager, QueueInfo
     from twinbus.client.pairing import Pairing
 
 
-class Manager:
+class ServerManager:
     """What a pairing needs of a NamespaceManager, over the server's HTTP."""
 
-    def __init__(self, server: ServedHere) -> None:
+    def __init__(self, server: InProcessServer) -> None:
         self.where = ConnectionString(host=server.host)
         self._server = server
 
@@ -34,16 +34,16 @@ class Manager:
             yield path
 
     async def create_queue(self, path: str, _: object) -> None:
-        self._server.put(path, "QueueDescription")
+        self._server.create_entity(path, "QueueDescription")
 
     async def get_queue_runtime(self, path: str) -> QueueRuntime:
-        active, dead = self._server.counts(path)
+        active, dead = self._server.message_counts(path)
         return QueueRuntime(
             active_count=active, dead_letter_count=dead, size_bytes=0, created_ms=0, updated_ms=0, accessed_ms=0
         )
 
 
-async def paired(server: ServedHere, **options: Any) -> Pairing:  # noqa: ANN401
+async def paired(server: InProcessServer, **options: Any) -> Pairing:  # noqa: ANN401
     """With a primary that is down."""
     with socket.socket() as unused:
         unused.bind((server.host, 0))
@@ -52,7 +52,7 @@ async def paired(server: ServedHere, **options: Any) -> Pairing:  # noqa: ANN401
     return await MessagingFactory.from_connection_string(text).pair_namespace(
         SendAvailabilityPairedNamespaceOptions(
             secondary_factory=MessagingFactory.from_connection_string(server.connection_string),
-            secondary_namespace_manager=cast("NamespaceManager", Manager(server)),
+            secondary_namespace_manager=cast("NamespaceManager", ServerManager(server)),
             primary_namespace_name="contoso",
             failover_interval=0,
             **options,
@@ -61,7 +61,7 @@ async def paired(server: ServedHere, **options: Any) -> Pairing:  # noqa: ANN401
 
 
 def test_parked_messages_are_counted_by_entity(tmp_path: Path) -> None:
-    async def scenario(server: ServedHere) -> None:
+    async def scenario(server: InProcessServer) -> None:
         async with await paired(server, backlog_queue_count=1) as pairing:
             orders = pairing.primary.create_queue_client("orders")
             news = pairing.primary.create_topic_client("news")
@@ -80,5 +80,5 @@ def test_parked_messages_are_counted_by_entity(tmp_path: Path) -> None:
             assert abs((queue.contents.oldest - status.at).total_seconds()) < 60
             assert not queue.contents.is_sample
 
-    with serving_here(tmp_path) as server:
+    with run_server_in_process(tmp_path) as server:
         asyncio.run(scenario(server))

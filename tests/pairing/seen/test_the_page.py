@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.pairing.seen.here import Pair, run
+from tests.pairing.seen.here import FakePair, run_scenario
 from twinbus.client.journal_file import SCHEMA
 from twinbus.client.pairing import AlarmKind
-from twinbus.client.pairing.logs import LEVELS
+from twinbus.client.pairing.logs import LOG_LEVELS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "observing-a-pair.md").read_text()
 
@@ -28,37 +28,37 @@ def examples() -> dict[str, Any]:
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     show = examples()["show"]
 
-    async def scenario(pair: Pair) -> None:
+    async def scenario(pair: FakePair) -> None:
         pair.fail_over("orders")
         await show(pair.pairing)
 
-    run(scenario)
+    run_scenario(scenario)
     assert "orders failed over it is gone" in capsys.readouterr().out
 
 
 def test_x02_the_example_of_one_entity_runs() -> None:
     is_delayed = examples()["is_delayed"]
 
-    async def scenario(pair: Pair) -> None:
+    async def scenario(pair: FakePair) -> None:
         assert not is_delayed(pair.pairing, "orders")
         pair.fail_over("orders")
         assert is_delayed(pair.pairing, "orders")
         assert not is_delayed(pair.pairing, "invoices")
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_every_metric_and_its_labels_are_told() -> None:
     prometheus = pytest.importorskip("prometheus_client", reason="requirements.lock has it: make setup")
     told = dict(re.findall(r"^\| `(twinbus_pairing_\w+)` \| (.*?) ?\|", PAGE, re.MULTILINE))
 
-    async def scenario(pair: Pair) -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = prometheus.CollectorRegistry()
         pair.pairing.metrics(registry)
         names = {f"{one.name}_total" if one.type == "counter" else one.name for one in registry.collect()}
         assert set(told) == names
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_the_level_of_every_event_is_told() -> None:
@@ -67,7 +67,7 @@ def test_the_level_of_every_event_is_told() -> None:
         for level, events in re.findall(r"^\| (error|warning|info|debug) \| (.*) \|", PAGE, re.MULTILINE)
         for event in events.split(", ")
     }
-    assert told == {kind.value: level for kind, level in LEVELS.items()}
+    assert told == {kind.value: level for kind, level in LOG_LEVELS.items()}
 
 
 def test_every_column_of_the_journal_is_told() -> None:

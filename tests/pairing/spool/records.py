@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing.spool_files import SpoolFiles
-from twinbus.client.pairing.spool_record import Record, content_of
+from twinbus.client.pairing.spool_record import SpoolRecord, encode_record
 from twinbus.model.message import BrokeredMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def record(name: str, *, path: str = "orders", sessions: tuple[str, ...] = (), body: bytes = b"two pounds") -> Record:
+def make_record(
+    name: str, *, path: str = "orders", sessions: tuple[str, ...] = (), body: bytes = b"two pounds"
+) -> SpoolRecord:
     message = BrokeredMessage(body, message_id=name)
-    return Record(
+    return SpoolRecord(
         path=path,
         message_format=0,
         payload=message.encode(1_700_000_000_000),
@@ -25,29 +27,29 @@ def record(name: str, *, path: str = "orders", sessions: tuple[str, ...] = (), b
     )
 
 
-def spool_all(folder: Path, records: list[Record]) -> list[int]:
+def spool_all(folder: Path, records: list[SpoolRecord]) -> list[int]:
     """Spool them as one process does, which then ends; their positions."""
     files = SpoolFiles(folder)
     files.open(lambda _position, _record: None)
     positions = []
     for one in records:
-        (outcome,) = files.append([content_of(one)])
+        (outcome,) = files.append([encode_record(one)])
         assert isinstance(outcome, int), outcome
         positions.append(outcome)
     files.close()
     return positions
 
 
-def found_in(folder: Path) -> list[Record]:
+def read_spool(folder: Path) -> list[SpoolRecord]:
     """What the next process finds."""
-    found: list[Record] = []
+    found: list[SpoolRecord] = []
     files = SpoolFiles(folder)
     files.open(lambda _position, one: found.append(one))
     files.close()
     return found
 
 
-def segment_of(folder: Path) -> Path:
+def segment_file(folder: Path) -> Path:
     """The one file of records."""
     (file,) = folder.glob("*.spool")
     return file

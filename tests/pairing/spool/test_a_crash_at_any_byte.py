@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.pairing.spool.records import found_in, record, segment_of, spool_all
+from tests.pairing.spool.records import make_record, read_spool, segment_file, spool_all
 from twinbus.client.pairing.spool_files import SpoolFiles
-from twinbus.client.pairing.spool_record import BEGINNING, content_of, done_mark, frame_size, framed
+from twinbus.client.pairing.spool_record import FILE_HEADER, encode_done_mark, encode_frame, encode_record, frame_size
 
 BODIES = st.lists(st.binary(max_size=60), min_size=1, max_size=5)
 
@@ -22,19 +22,19 @@ BODIES = st.lists(st.binary(max_size=60), min_size=1, max_size=5)
 def test_a_file_cut_off_anywhere_has_every_record_that_was_whole(bodies: list[bytes], part: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        records = [record(f"m{number}", body=body) for number, body in enumerate(bodies)]
+        records = [make_record(f"m{number}", body=body) for number, body in enumerate(bodies)]
         spool_all(folder, records)
-        file = segment_of(folder)
+        file = segment_file(folder)
         size = round(part * file.stat().st_size)
         with file.open("r+b") as opened:
             opened.truncate(size)
-        end, whole = len(BEGINNING), []
+        end, whole = len(FILE_HEADER), []
         for one in records:
-            end += frame_size(content_of(one))
+            end += frame_size(encode_record(one))
             if end <= size:
                 whole.append(one)
-        assert found_in(folder) == whole
-        assert found_in(folder) == whole, "the second start finds the same"
+        assert read_spool(folder) == whole
+        assert read_spool(folder) == whole, "the second start finds the same"
         assert not list((folder / "damaged").iterdir()), "what was never acknowledged is no damage"
 
 
@@ -45,35 +45,35 @@ def test_marks_cut_off_anywhere_bring_back_only_what_they_no_longer_say(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        records = [record(f"m{number}", body=body) for number, body in enumerate(bodies)]
-        records.append(record("stays"))
+        records = [make_record(f"m{number}", body=body) for number, body in enumerate(bodies)]
+        records.append(make_record("stays"))
         positions = spool_all(folder, records)
         files = SpoolFiles(folder)
         files.open(lambda _position, _record: None)
         for position in positions[:-1]:
-            files.done([position])
+            files.mark_done([position])
         files.close()
         (marks,) = folder.glob("*.done")
         size = gone.draw(st.integers(0, marks.stat().st_size))
         with marks.open("r+b") as opened:
             opened.truncate(size)
-        assert found_in(folder) == records[size // len(done_mark(0)) :]
+        assert read_spool(folder) == records[size // len(encode_done_mark(0)) :]
 
 
 def test_a_message_that_holds_a_spooled_record_is_not_taken_for_one(tmp_path: Path) -> None:
-    inner = framed(content_of(record("inner")), len(BEGINNING))
-    spool_all(tmp_path, [record("outer", body=inner)])
-    file = segment_of(tmp_path)
+    inner = encode_frame(encode_record(make_record("inner")), len(FILE_HEADER))
+    spool_all(tmp_path, [make_record("outer", body=inner)])
+    file = segment_file(tmp_path)
     content = bytearray(file.read_bytes())
-    content[len(BEGINNING)] ^= 0xFF  # the outer one's mark
+    content[len(FILE_HEADER)] ^= 0xFF  # the outer one's mark
     file.write_bytes(content)
-    assert found_in(tmp_path) == []
+    assert read_spool(tmp_path) == []
     (kept,) = (tmp_path / "damaged").iterdir()
     assert inner in kept.read_bytes()
 
 
 def test_a_crash_between_the_removal_of_a_segment_and_of_its_marks_is_cleaned_up(tmp_path: Path) -> None:
-    spool_all(tmp_path, [record("one")])
-    (tmp_path / "00000077.done").write_bytes(done_mark(8))
-    assert [one.message_ids for one in found_in(tmp_path)] == [["one"]]
+    spool_all(tmp_path, [make_record("one")])
+    (tmp_path / "00000077.done").write_bytes(encode_done_mark(8))
+    assert [one.message_ids for one in read_spool(tmp_path)] == [["one"]]
     assert not list(tmp_path.glob("*.done"))

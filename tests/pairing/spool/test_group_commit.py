@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from tests.pairing.spool.records import found_in, record, segment_of
+from tests.pairing.spool.records import make_record, read_spool, segment_file
 from twinbus.client.pairing.spool import Spool
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def inode(path: Path) -> int:
 async def test_appends_wait_for_the_disk_and_the_loop_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path)
     await spool.open()
-    await spool.append(record("first"))
+    await spool.append(make_record("first"))
     is_syncing, may_sync = threading.Event(), threading.Event()
     syncs = 0
     real_sync = os.fsync
@@ -38,9 +38,9 @@ async def test_appends_wait_for_the_disk_and_the_loop_does_not(tmp_path: Path, m
         real_sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    held = asyncio.ensure_future(spool.append(record("held")))
+    held = asyncio.ensure_future(spool.append(make_record("held")))
     await asyncio.to_thread(is_syncing.wait, LIMIT_S)
-    behind = [asyncio.ensure_future(spool.append(record(f"behind {number}"))) for number in range(100)]
+    behind = [asyncio.ensure_future(spool.append(make_record(f"behind {number}"))) for number in range(100)]
     done, _ = await asyncio.wait([held, *behind], timeout=0.05)
     assert not done, "nothing is acknowledged before its fsync"
     may_sync.set()
@@ -48,7 +48,7 @@ async def test_appends_wait_for_the_disk_and_the_loop_does_not(tmp_path: Path, m
         await asyncio.gather(held, *behind)
     assert syncs == 2, "one for the first, one for all that came meanwhile"
     await spool.close()
-    assert len(found_in(tmp_path)) == 102
+    assert len(read_spool(tmp_path)) == 102
 
 
 async def test_an_append_that_is_given_up_while_it_waits_is_not_written(
@@ -64,16 +64,16 @@ async def test_an_append_that_is_given_up_while_it_waits_is_not_written(
         real_sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    held = asyncio.ensure_future(spool.append(record("held")))
+    held = asyncio.ensure_future(spool.append(make_record("held")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    given_up = asyncio.ensure_future(spool.append(record("given up")))
+    given_up = asyncio.ensure_future(spool.append(make_record("given up")))
     await asyncio.sleep(0)
     given_up.cancel()
     may_sync.set()
     await held
     await spool.close()
-    assert [one.message_ids[0] for one in found_in(tmp_path)] == ["held"]
+    assert [one.message_ids[0] for one in read_spool(tmp_path)] == ["held"]
 
 
 async def test_a_new_file_is_in_its_folder_also_after_a_power_cut(
@@ -89,8 +89,8 @@ async def test_a_new_file_is_in_its_folder_also_after_a_power_cut(
         synced.append(os.fstat(descriptor).st_ino)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    await spool.append(record("first"))
-    assert synced == [inode(tmp_path), inode(segment_of(tmp_path))]
-    await spool.append(record("second"))
+    await spool.append(make_record("first"))
+    assert synced == [inode(tmp_path), inode(segment_file(tmp_path))]
+    await spool.append(make_record("second"))
     assert len(synced) == 3, "the folder once"
     await spool.close()

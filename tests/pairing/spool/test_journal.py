@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.spool.world import PRIMARY, SECONDARY, World, make_world, paired
+from tests.pairing.spool.world import PRIMARY, SECONDARY, FakeNamespaces, make_fake_namespaces, pair_namespaces
 from twinbus.client.journal_file import SUFFIX, read
 from twinbus.client.pairing import EventKind
 from twinbus.model.message import BrokeredMessage
@@ -19,8 +19,8 @@ LIVES = dt.timedelta(hours=1)
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return make_world(monkeypatch)
+def namespaces(monkeypatch: pytest.MonkeyPatch) -> FakeNamespaces:
+    return make_fake_namespaces(monkeypatch)
 
 
 def sends_in(folder: Path) -> list[tuple[str, str, int]]:
@@ -30,16 +30,16 @@ def sends_in(folder: Path) -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize("back", [PRIMARY, SECONDARY])
 async def test_a_message_that_was_spooled_is_written_as_such_when_it_goes_on(
-    world: World, tmp_path: Path, back: str
+    namespaces: FakeNamespaces, tmp_path: Path, back: str
 ) -> None:
-    async with paired(world, tmp_path / "spool", journal_dir=tmp_path / "journal") as pairing:
-        world.down = {PRIMARY, SECONDARY}
+    async with pair_namespaces(namespaces, tmp_path / "spool", journal_dir=tmp_path / "journal") as pairing:
+        namespaces.down_namespaces = {PRIMARY, SECONDARY}
         await pairing.primary.create_message_sender("orders").send(BrokeredMessage(message_id="1", time_to_live=LIVES))
         if back == PRIMARY:
-            world.end_outage(pairing)
+            namespaces.end_outage(pairing)
         else:
-            world.down = {PRIMARY}
-        await world.until(lambda: world.heard(EventKind.UNSPOOLED) == ["1"])
+            namespaces.down_namespaces = {PRIMARY}
+        await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.UNSPOOLED) == ["1"])
     spooled, gone_on = sends_in(tmp_path / "journal")
     assert (spooled[0], spooled[2]) == ("spooled", 3_600_000)
     assert gone_on == ("sent" if back == PRIMARY else "parked", "from the spool", 3_600_000)

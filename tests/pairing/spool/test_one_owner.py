@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.spool.records import record
+from tests.pairing.spool.records import make_record
 from twinbus.client.pairing.errors import SpoolFailed
 from twinbus.client.pairing.spool import Spool
 
@@ -21,7 +21,7 @@ async def test_a_spool_that_is_in_use_is_refused_to_a_second_owner_who_is_told_b
     await first.open()
     with pytest.raises(SpoolFailed, match=rf"process {os.getpid()}: each process .* spool_dir of its own"):
         await second.open()
-    await first.append(record("one"))
+    await first.append(make_record("one"))
     await first.close()
     third = Spool(tmp_path)
     await third.open()
@@ -33,10 +33,10 @@ async def test_only_its_owner_can_read_what_is_spooled(tmp_path: Path) -> None:
     folder = tmp_path / "application" / "spool"
     spool = Spool(folder)
     await spool.open()
-    one, another = record("one"), record("another")
+    one, another = make_record("one"), make_record("another")
     await spool.append(one)
     await spool.append(another)
-    (pile,) = spool.piles
+    (pile,) = spool.entity_queues
     position = pile.take()
     assert position is not None
     await spool.refuse(position, one, "nobody wants it")
@@ -59,4 +59,4 @@ async def test_a_closed_spool_takes_nothing(tmp_path: Path) -> None:
     await spool.close()
     await spool.close()
     with pytest.raises(SpoolFailed, match="is closed"):
-        await spool.append(record("late"))
+        await spool.append(make_record("late"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.client.pairing.spool_index import Line, SpoolIndex
+from twinbus.client.pairing.spool_index import PositionQueue, SpoolIndex
 
 SESSIONS = st.lists(st.sampled_from("abc"), max_size=3, unique=True)
 
@@ -18,7 +18,7 @@ def test_what_has_no_session_goes_in_order_without_waiting() -> None:
     index = SpoolIndex()
     for position in (1, 2, 3):
         add(index, position)
-    (pile,) = index.piles.values()
+    (pile,) = index.entity_queues.values()
     assert [pile.take() for _ in range(4)] == [1, 2, 3, None]
 
 
@@ -27,7 +27,7 @@ def test_a_message_of_a_session_waits_until_the_one_before_it_has_gone() -> None
     add(index, 1, "a")
     add(index, 2, "a")
     add(index, 3, "b")
-    (pile,) = index.piles.values()
+    (pile,) = index.entity_queues.values()
     assert [pile.take() for _ in range(3)] == [1, 3, None]
     pile.put_back(1)
     assert [pile.take() for _ in range(2)] == [1, None]
@@ -41,7 +41,7 @@ def test_a_batch_of_several_sessions_goes_when_it_is_first_in_each() -> None:
     add(index, 2, "b")
     add(index, 3, "a", "b")
     add(index, 4, "b")
-    (pile,) = index.piles.values()
+    (pile,) = index.entity_queues.values()
     assert [pile.take() for _ in range(3)] == [1, 2, None]
     index.remove(1, "orders", ["a"], messages=1)
     assert pile.take() is None
@@ -54,15 +54,15 @@ def test_a_batch_of_several_sessions_goes_when_it_is_first_in_each() -> None:
 def test_an_entity_holds_a_session_however_its_path_is_spelled_until_the_last_has_gone() -> None:
     index = SpoolIndex()
     add(index, 1, "a", path="Orders")
-    assert index.holds("orders", ["a"])
-    assert not index.holds("orders", ["b"])
-    assert not index.holds("invoices", ["a"])
-    (pile,) = index.piles.values()
+    assert index.holds_sessions("orders", ["a"])
+    assert not index.holds_sessions("orders", ["b"])
+    assert not index.holds_sessions("invoices", ["a"])
+    (pile,) = index.entity_queues.values()
     pile.take()
-    assert index.holds("ORDERS", ["b", "a"]), "it is on its way, and has not arrived"
+    assert index.holds_sessions("ORDERS", ["b", "a"]), "it is on its way, and has not arrived"
     index.remove(1, "orders", ["a"], messages=1)
-    assert not index.holds("orders", ["a"])
-    assert not index.piles
+    assert not index.holds_sessions("orders", ["a"])
+    assert not index.entity_queues
 
 
 @given(records=st.lists(SESSIONS, max_size=12), choices=st.data())
@@ -73,7 +73,7 @@ def test_in_any_order_of_answers_no_session_is_overtaken_and_all_go(
     index = SpoolIndex()
     for position, sessions in enumerate(records):
         add(index, position, *sessions)
-    pile = index.piles.get("orders")
+    pile = index.entity_queues.get("orders")
     on_way: list[int] = []
     arrived: list[int] = []
     while pile:
@@ -92,13 +92,13 @@ def test_in_any_order_of_answers_no_session_is_overtaken_and_all_go(
     for session in "abc":
         of_session = [position for position in arrived if session in records[position]]
         assert of_session == sorted(of_session)
-    assert (index.messages, index.piles) == (0, {})
+    assert (index.messages, index.entity_queues) == (0, {})
 
 
 def test_a_long_line_gives_back_the_memory_of_those_that_have_gone() -> None:
-    line = Line()
+    line = PositionQueue()
     for number in range(10_000):
         line.append(number)
     assert [line.pop() for _ in range(9_990)] == list(range(9_990))
     assert (len(line), line.first) == (10, 9_990)
-    assert len(line._numbers) < 2_048  # noqa: SLF001  # what it is about
+    assert len(line._positions) < 2_048  # noqa: SLF001  # what it is about

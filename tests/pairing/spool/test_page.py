@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twinbus.client.pairing import EventKind, SendAvailabilityPairedNamespaceOptions, SpoolStatus
 from twinbus.client.pairing.spool_files import SEGMENT_BYTES
-from twinbus.client.pairing.unspooling import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_ON_WAY
+from twinbus.client.pairing.unspooling import FIRST_PAUSE_S, MAX_IN_FLIGHT, MAX_PAUSE_S
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spool.md").read_text()
 
@@ -20,8 +20,8 @@ def test_the_page_tells_the_options_and_their_defaults() -> None:
 
 def test_the_page_tells_the_numbers_of_the_program() -> None:
     assert f"{FIRST_PAUSE_S:g} s" in PAGE
-    assert f"{LONGEST_PAUSE_S:g} s" in PAGE
-    assert f"{MOST_ON_WAY} messages" in PAGE
+    assert f"{MAX_PAUSE_S:g} s" in PAGE
+    assert f"{MAX_IN_FLIGHT} messages" in PAGE
     assert f"{SEGMENT_BYTES // 2**20} MiB" in PAGE
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing.spool.records import found_in, names_in, record
+from tests.pairing.spool.records import make_record, names_in, read_spool
 from twinbus.client.pairing.errors import SpoolFailed, SpoolFull
 from twinbus.client.pairing.spool import Spool
-from twinbus.client.pairing.spool_record import content_of, frame_size
+from twinbus.client.pairing.spool_record import encode_record, frame_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,19 +40,19 @@ async def test_a_full_disk_fails_the_message_that_does_not_fit_and_takes_the_one
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     outcomes = await asyncio.gather(
-        spool.append(record("small 1")),
-        spool.append(record("large", body=bytes(2 * LARGE))),
-        spool.append(record("small 2")),
+        spool.append(make_record("small 1")),
+        spool.append(make_record("large", body=bytes(2 * LARGE))),
+        spool.append(make_record("small 2")),
         return_exceptions=True,
     )
     assert outcomes[0] is None
     assert isinstance(outcomes[1], SpoolFailed)
     assert "No space left on device" in str(outcomes[1])
     assert outcomes[2] is None
-    await spool.append(record("small 3"))
+    await spool.append(make_record("small 3"))
     assert spool.status.count == 3
     await spool.close()
-    assert [one.message_ids[0] for one in found_in(tmp_path)] == ["small 1", "small 2", "small 3"]
+    assert [one.message_ids[0] for one in read_spool(tmp_path)] == ["small 1", "small 2", "small 3"]
     assert names_in(tmp_path / "damaged") == set()
 
 
@@ -61,39 +61,39 @@ async def test_a_failed_fsync_is_not_believed_the_second_time_either(
 ) -> None:
     spool = Spool(tmp_path)
     await spool.open()
-    await spool.append(record("before"))
+    await spool.append(make_record("before"))
     before = names_in(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)
         with pytest.raises(SpoolFailed, match="Input/output error"):
-            await spool.append(record("lost"))
-    await spool.append(record("after"))
+            await spool.append(make_record("lost"))
+    await spool.append(make_record("after"))
     assert len(names_in(tmp_path) - before) == 1, "it goes to another file"
     await spool.close()
-    assert [one.message_ids[0] for one in found_in(tmp_path)] == ["before", "after"]
+    assert [one.message_ids[0] for one in read_spool(tmp_path)] == ["before", "after"]
 
 
 async def test_above_its_limit_a_spool_takes_nothing_until_something_has_gone(tmp_path: Path) -> None:
-    one, another = record("one"), record("another")
-    size = frame_size(content_of(one))
+    one, another = make_record("one"), make_record("another")
+    size = frame_size(encode_record(one))
     spool = Spool(tmp_path, max_bytes=8 + size + size // 2)
     await spool.open()
     await spool.append(one)
     with pytest.raises(SpoolFull, match="spool_max_bytes"):
         await spool.append(another)
-    (pile,) = spool.piles
+    (pile,) = spool.entity_queues
     position = pile.take()
     assert position is not None
     await spool.remove(position, one)
     assert spool.status.bytes == 0
     await spool.append(another)
     await spool.close()
-    assert found_in(tmp_path) == [another]
+    assert read_spool(tmp_path) == [another]
 
 
 async def test_many_that_wait_together_cannot_pass_the_limit_together(tmp_path: Path) -> None:
-    one = record("one")
-    spool = Spool(tmp_path, max_bytes=8 + 3 * frame_size(content_of(one)))
+    one = make_record("one")
+    spool = Spool(tmp_path, max_bytes=8 + 3 * frame_size(encode_record(one)))
     await spool.open()
     outcomes = await asyncio.gather(*[spool.append(one) for _ in range(10)], return_exceptions=True)
     assert sum(outcome is None for outcome in outcomes) == 3
@@ -106,10 +106,10 @@ async def test_a_mark_that_the_disk_does_not_take_only_means_that_a_message_may_
 ) -> None:
     spool = Spool(tmp_path)
     await spool.open()
-    one, another = record("one"), record("another")
+    one, another = make_record("one"), make_record("another")
     await spool.append(one)
     await spool.append(another)
-    (pile,) = spool.piles
+    (pile,) = spool.entity_queues
     position = pile.take()
     assert position is not None
     with monkeypatch.context() as patched:
@@ -118,4 +118,4 @@ async def test_a_mark_that_the_disk_does_not_take_only_means_that_a_message_may_
     assert "may be sent again" in caplog.text
     assert spool.status.count == 1
     await spool.close()
-    assert found_in(tmp_path) == [one, another]
+    assert read_spool(tmp_path) == [one, another]

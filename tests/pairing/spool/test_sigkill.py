@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.pairing.spool.records import found_in
+from tests.pairing.spool.records import read_spool
 
 PROGRAM = """
 import asyncio, sys
@@ -77,7 +77,7 @@ def test_what_a_killed_process_was_told_is_safe_is_found_again(tmp_path: Path) -
         for line in live(tmp_path, life, chance.uniform(*LIFE_S)):
             told[line[0]].add(line[1:])
     acknowledged, taken, removed = told.values()
-    found = [one.message_ids[0] for one in found_in(tmp_path)]
+    found = [one.message_ids[0] for one in read_spool(tmp_path)]
     assert len(acknowledged) > 100 * LIVES
     assert len(taken) > 10 * LIVES
     assert len(found) == len(set(found)), "none is there twice"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.pairing.spool.world import SECONDARY, Manager, World, factory
-from tests.served import started
+from tests.pairing.spool.world import SECONDARY, FakeManager, FakeNamespaces, make_factory
+from tests.served import run_server
 from twinbus.client.factory import MessagingFactory
 from twinbus.client.pairing import EventKind, SendAvailabilityPairedNamespaceOptions
 from twinbus.model.message import BrokeredMessage
@@ -18,14 +18,14 @@ COUNT = 50
 
 
 async def test_messages_sent_during_an_outage_arrive_once_and_in_the_order_of_their_session(tmp_path: Path) -> None:
-    world = World()
-    world.down = {SECONDARY}
-    with started(tmp_path) as server:
-        queue = server.make_queue(RequiresSession="true")
+    world = FakeNamespaces()
+    world.down_namespaces = {SECONDARY}
+    with run_server(tmp_path) as server:
+        queue = server.create_queue(RequiresSession="true")
         primary = MessagingFactory.from_connection_string(server.connection_string, operation_timeout=20)
         options = SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=factory(SECONDARY),
-            secondary_namespace_manager=cast("Any", Manager(world)),
+            secondary_factory=make_factory(SECONDARY),
+            secondary_namespace_manager=cast("Any", FakeManager(world)),
             primary_namespace_name="contoso",
             failover_interval=0,
             ping_primary_interval=1,
@@ -33,16 +33,16 @@ async def test_messages_sent_during_an_outage_arrive_once_and_in_the_order_of_th
             spool_dir=tmp_path / "spool",
         )
         async with await primary.pair_namespace(options) as pairing:
-            pairing.on_event(world.note)
+            pairing.on_event(world.on_event)
             client = primary.create_queue_client(queue)
             await client.send(BrokeredMessage("0", message_id="0", session_id="apples"))
             await asyncio.to_thread(server.kill)
             names = [str(number) for number in range(COUNT)]
             for name in names[1:]:
                 await client.send(BrokeredMessage(name, message_id=name, session_id="apples"))
-            assert world.heard(EventKind.SPOOLED) == names[1:]
+            assert world.event_message_ids(EventKind.SPOOLED) == names[1:]
             await asyncio.to_thread(server.start)
-            await world.until(lambda: world.heard(EventKind.UNSPOOLED) == names[1:])
+            await world.wait_until(lambda: world.event_message_ids(EventKind.UNSPOOLED) == names[1:])
             session = await client.accept_session("apples")
             received = await session.receive_batch(COUNT, timeout=5)
             while len(received) < COUNT:

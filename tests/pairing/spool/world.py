@@ -32,7 +32,7 @@ PRIMARY, SECONDARY = "contoso", "contoso-backup"
 LIMIT_S = 20.0
 
 
-class Taken(NamedTuple):
+class StoredMessage(NamedTuple):
     namespace: str
     path: str
     message: BrokeredMessage
@@ -42,42 +42,42 @@ class Taken(NamedTuple):
         return self.message.message_id
 
 
-class World:
+class FakeNamespaces:
     """What the namespaces do, and what has arrived."""
 
     def __init__(self) -> None:
-        self.down: set[str] = set()
+        self.down_namespaces: set[str] = set()
         self.errors: dict[tuple[str, str], ServiceBusError] = {}
         """What an entity of a namespace answers instead of taking a message."""
-        self.silent: set[str] = set()
+        self.silent_namespaces: set[str] = set()
         """Namespaces that answer nothing."""
-        self.held: dict[object, asyncio.Event] = {}
+        self.delayed_answers: dict[object, asyncio.Event] = {}
         """Messages whose answer comes when their event is set."""
-        self.taken: list[Taken] = []
+        self.stored: list[StoredMessage] = []
         self.events: list[PairingEvent] = []
-        self.asked = 0
+        self.request_count = 0
         self._changed = asyncio.Event()
 
     def end_outage(self, pairing: Pairing, *paths: str) -> None:
         """The primary is back, and is known to be; the secondary stays away, so that nothing can be parked there."""
-        self.down = {SECONDARY}
+        self.down_namespaces = {SECONDARY}
         for path in paths or ("orders",):
             pairing.mark_path_healthy(path)
 
-    def names(self, namespace: str | None = None, path: str | None = None) -> list[object]:
+    def stored_ids(self, namespace: str | None = None, path: str | None = None) -> list[object]:
         """The ids of messages that have arrived, in order."""
         return [
-            one.name for one in self.taken if namespace in (None, one.namespace) and (path is None or path == one.path)
+            one.name for one in self.stored if namespace in (None, one.namespace) and (path is None or path == one.path)
         ]
 
-    def heard(self, kind: EventKind) -> list[object]:
+    def event_message_ids(self, kind: EventKind) -> list[object]:
         return [event.message_id for event in self.events if event.kind is kind]
 
-    def note(self, event: PairingEvent) -> None:
+    def on_event(self, event: PairingEvent) -> None:
         self.events.append(event)
         self._changed.set()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Something that is about to happen has happened."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
@@ -90,14 +90,14 @@ class World:
         """Instead of the link."""
         await asyncio.sleep(0)
         namespace = sender.factory.where.host
-        self.asked += 1
+        self.request_count += 1
         self._changed.set()
         sender.check_open()
-        if namespace in self.silent:
+        if namespace in self.silent_namespaces:
             assert timeout_s is not None
             await asyncio.sleep(timeout_s)
             raise TimedOut(f"{namespace} is silent", was_sent=True)
-        if namespace in self.down:
+        if namespace in self.down_namespaces:
             raise ConnectionFailed(f"{namespace} is down")
         error = self.errors.get((namespace, sender.path))
         if error is not None:
@@ -105,22 +105,24 @@ class World:
         payloads = Message(payload).data if message_format == BATCH_FORMAT else [payload]
         messages = [BrokeredMessage.decode(one) for one in payloads]
         for message in messages:
-            if message.message_id in self.held:
-                await self.held[message.message_id].wait()
-        self.taken += [
-            Taken(namespace, sender.path, message) for message in messages if message.content_type != PING_CONTENT_TYPE
+            if message.message_id in self.delayed_answers:
+                await self.delayed_answers[message.message_id].wait()
+        self.stored += [
+            StoredMessage(namespace, sender.path, message)
+            for message in messages
+            if message.content_type != PING_CONTENT_TYPE
         ]
 
 
-class Manager:
+class FakeManager:
     """Of the secondary; down when that is."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, namespaces: FakeNamespaces) -> None:
         self.where = ConnectionString(host=SECONDARY)
-        self._world = world
+        self._namespaces = namespaces
 
     async def get_queues(self, _prefix: str) -> AsyncIterator[str]:
-        if SECONDARY in self._world.down:
+        if SECONDARY in self._namespaces.down_namespaces:
             raise ConnectionFailed(f"{SECONDARY} is down")
         nothing: tuple[str, ...] = ()
         for path in nothing:
@@ -129,9 +131,9 @@ class Manager:
     async def create_queue(self, _path: str, _description: object) -> None: ...
 
 
-def make_world(monkeypatch: pytest.MonkeyPatch) -> World:
+def make_fake_namespaces(monkeypatch: pytest.MonkeyPatch) -> FakeNamespaces:
     """A world in which pauses are short."""
-    world = World()
+    world = FakeNamespaces()
 
     async def deliver(
         sender: MessageSender,
@@ -147,26 +149,26 @@ def make_world(monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(MessageSender, "deliver", deliver)
     monkeypatch.setattr(unspooling, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(unspooling, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(unspooling, "MAX_PAUSE_S", 0.01)
     return world
 
 
-def factory(host: str) -> MessagingFactory:
+def make_factory(host: str) -> MessagingFactory:
     where = ConnectionString(host=host, key_name="sender", key="c2VjcmV0", is_emulator=True)
     return MessagingFactory(where, FactorySettings(operation_timeout_s=5.0, clock=FakeClock()))
 
 
 @contextlib.asynccontextmanager
-async def paired(world: World, folder: Path | None, **options: Any) -> AsyncIterator[Pairing]:  # noqa: ANN401
+async def pair_namespaces(namespaces: FakeNamespaces, folder: Path | None, **options: Any) -> AsyncIterator[Pairing]:  # noqa: ANN401
     """An application, from its start to its end."""
-    primary = factory(PRIMARY)
+    primary = make_factory(PRIMARY)
     pairing = await primary.pair_namespace(
         SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=factory(SECONDARY),
-            secondary_namespace_manager=cast("Any", Manager(world)),
+            secondary_factory=make_factory(SECONDARY),
+            secondary_namespace_manager=cast("Any", FakeManager(namespaces)),
             **{"failover_interval": 0, "backlog_queue_count": 2, "spool_dir": folder, "backlog_cool_down": 0} | options,
         )
     )
-    pairing.on_event(world.note)
+    pairing.on_event(namespaces.on_event)
     async with pairing:
         yield pairing

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.outages.__main__ import say
-from tests.served import started
+from tests.outages.__main__ import print_line
+from tests.served import run_server
 from twinbus.client import NamespaceManager
 from twinbus.client.clock import SystemClock
 from twinbus.client.journal_file import JournalFiles
-from twinbus.pipeline.audit.contents import Access
-from twinbus.pipeline.audit.run import audit
+from twinbus.pipeline.audit.contents import NamespaceAccess
+from twinbus.pipeline.audit.run import run_audit
 from twinbus.pipeline.audit.settings import AuditSettings
 from twinbus.pipeline.audit.verdicts import Verdict
 from twinbus.pipeline.spark import session
@@ -33,9 +33,9 @@ from twinbus.pipeline.spark import session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.client.journal_file import Row
-    from twinbus.pipeline.audit.report import Outcome
+    from twinbus.pipeline.audit.report import AuditResult
 
 BATCH: Final = 10_000
 PARKED_EACH: Final = 10
@@ -65,13 +65,13 @@ def main() -> int:
     parser.add_argument("--master", default=None, help="where Spark runs")
     options = parser.parse_args()
     problems = []
-    say("| messages | rows of journals | MB of journals | audit | messages a second | memory of Spark |")
-    say("|---|---|---|---|---|---|")
+    print_line("| messages | rows of journals | MB of journals | audit | messages a second | memory of Spark |")
+    print_line("|---|---|---|---|---|---|")
     for messages in options.messages or [100_000, 1_000_000]:
         with tempfile.TemporaryDirectory(prefix="twinbus-million-") as folder:
             problems += run(messages, Path(folder), options.master)
     for problem in problems:
-        say(f"PROBLEM: {problem}")
+        print_line(f"PROBLEM: {problem}")
     return 1 if problems else 0
 
 
@@ -81,32 +81,32 @@ def run(messages: int, folder: Path, master: str | None) -> list[str]:
     plan = Plan(messages, *chosen)
     for name in ("a", "b"):
         (folder / name).mkdir()
-    with started(folder / "a") as primary, started(folder / "b", name="contoso-backup") as secondary:
+    with run_server(folder / "a") as primary, run_server(folder / "b", name="contoso-backup") as secondary:
         asyncio.run(make_queues(primary, secondary))
         rows = write(plan, folder / "journals")
         settings = AuditSettings(
             journals=[folder / "journals"],
-            primary=Access(primary.connection_string),
-            primary_admin=Access(admin(primary)),
-            secondary=Access(secondary.connection_string),
-            covered=["*"],
-            skew_s=0.0,
-            report=str(folder / "report"),
+            primary=NamespaceAccess(primary.connection_string),
+            primary_admin=NamespaceAccess(admin(primary)),
+            secondary=NamespaceAccess(secondary.connection_string),
+            covered_entities=["*"],
+            max_clock_skew_s=0.0,
+            report_folder=str(folder / "report"),
         )
         with session("twinbus audit", master=master) as spark:
             spark.range(1).count()  # what starts with the first job is Spark's affair
             began_s = time.monotonic()
-            outcome = audit(spark, settings)
+            outcome = run_audit(spark, settings)
             took_s = time.monotonic() - began_s
             memory = peak_megabytes()
     size = sum(path.stat().st_size for path in (folder / "journals").iterdir()) / 1e6
-    say(f"| {messages:,} | {rows:,} | {size:,.0f} | {took_s:.1f} s | {messages / took_s:,.0f} | {memory:,} MB |")
-    return wrong_with(outcome, plan)
+    print_line(f"| {messages:,} | {rows:,} | {size:,.0f} | {took_s:.1f} s | {messages / took_s:,.0f} | {memory:,} MB |")
+    return find_errors(outcome, plan)
 
 
-def wrong_with(outcome: Outcome, plan: Plan) -> list[str]:
+def find_errors(outcome: AuditResult, plan: Plan) -> list[str]:
     """What the audit did not find, or should not have."""
-    lost, doubled = [one.message_id for one in outcome.lost], [one.message_id for one in outcome.doubled]
+    lost, doubled = [one.message_id for one in outcome.lost], [one.message_id for one in outcome.duplicated]
     expected = {Verdict.DELIVERED: plan.messages - 1, Verdict.LOST: 1, Verdict.UNKNOWN: 0}
     problems = [
         f"{plan.messages:,} messages: {outcome.count(verdict):,} are {verdict.value}, not {count:,}"
@@ -115,7 +115,7 @@ def wrong_with(outcome: Outcome, plan: Plan) -> list[str]:
     ]
     if lost != [plan.name(plan.deleted)]:
         problems.append(f"lost is {lost}, and should be {plan.name(plan.deleted)}")
-    if doubled != [plan.name(plan.doubled)] or outcome.doubled_count != 1:
+    if doubled != [plan.name(plan.doubled)] or outcome.duplicated_count != 1:
         problems.append(f"doubled is {doubled}, and should be {plan.name(plan.doubled)}")
     return problems
 
@@ -135,7 +135,7 @@ def write(plan: Plan, folder: Path) -> int:
 
 def _write(folder: Path, rows: Iterable[Row]) -> int:
     files, written = JournalFiles(folder, SystemClock()), 0
-    around = itertools.chain([_own("began")], rows, [_own("ended")])
+    around = itertools.chain([_journal_row("began")], rows, [_journal_row("ended")])
     while batch := list(itertools.islice(around, BATCH)):
         files.write(batch)
         written += len(batch)
@@ -147,7 +147,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _own(outcome: str) -> Row:
+def _journal_row(outcome: str) -> Row:
     return (_now_ms(), "journal", None, None, None, None, None, outcome, None, 1, None, None, None, None)
 
 
@@ -181,12 +181,12 @@ def _receipts(plan: Plan, which: int) -> Iterator[Row]:
 # --- around it --------------------------------------------------------------------------------------------------------
 
 
-def admin(server: Served) -> str:
+def admin(server: ServerProcess) -> str:
     """Its connection string for administration, without TLS."""
     return server.connection_string.replace(f":{server.amqp_port}", f":{server.http_port}")
 
 
-async def make_queues(primary: Served, secondary: Served) -> None:
+async def make_queues(primary: ServerProcess, secondary: ServerProcess) -> None:
     """All of them empty: the messages are nowhere but in journals."""
     async with NamespaceManager.from_connection_string(admin(primary)) as manager:
         await manager.create_queue(ENTITY)

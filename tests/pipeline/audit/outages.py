@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 import uvloop
 
-from tests.outages.__main__ import say
-from tests.outages.campaign import endure
-from tests.outages.kinds import OF_PROCESSES_AND_PATHS, OF_STORES, Plan
-from tests.outages.scenery import string_of
+from tests.outages.__main__ import print_line
+from tests.outages.campaign import run_campaign
+from tests.outages.kinds import AUDITABLE_KINDS, STORE_KINDS, Plan
+from tests.outages.scenery import connection_string_of
 
 if TYPE_CHECKING:
-    from tests.outages.scenery import Scenery
+    from tests.outages.scenery import Environment
 
 ROOT: Final = Path(__file__).parents[3]
 
@@ -43,51 +43,51 @@ def main() -> int:
 
 async def run(options: argparse.Namespace, folder: Path) -> int:
     """All of it; 0 if nothing is lost, and the ledger and the audit agree."""
-    say(f"seed {options.seed}")
+    print_line(f"seed {options.seed}")
     place, codes = folder / "place", [-1]
     place.mkdir()
     journals, report = folder / "journals", folder / "report"
 
-    async def inspect(scenery: Scenery) -> None:
+    async def inspect(scenery: Environment) -> None:
         codes[0] = await audit(scenery, journals, report)
 
     plan = Plan(
         seed=options.seed,
-        outages=options.outages,
+        outage_count=options.outages,
         partitioned=options.partitioned,
-        kinds=(*OF_PROCESSES_AND_PATHS, *(OF_STORES if options.partitioned else ())),
+        kinds=(*AUDITABLE_KINDS, *(STORE_KINDS if options.partitioned else ())),
         journals=journals,
     )
-    told = await endure(plan, place, say, inspect)
-    say(told.summary())
+    told = await run_campaign(plan, place, print_line, inspect)
+    print_line(told.summary())
     problems = [*told.problems]
     if codes[0] != 0:
         problems.append(f"the audit ended with {codes[0]}")
     else:
         found = pq.read_table(report).to_pylist()
         copies = sum(row["came"] for row in found)
-        say(f"the audit has {len(found):,} messages at their destinations, in {copies:,} copies")
+        print_line(f"the audit has {len(found):,} messages at their destinations, in {copies:,} copies")
         if copies != len(told.arrivals):
             problems.append(f"{len(told.arrivals):,} arrived, and the audit has {copies:,}")
     for problem in problems:
-        say(f"PROBLEM: {problem}")
+        print_line(f"PROBLEM: {problem}")
     return 1 if problems else 0
 
 
-async def audit(scenery: Scenery, journals: Path, report: Path) -> int:
+async def audit(environment: Environment, journals: Path, report: Path) -> int:
     """The command's exit code."""
-    primary, secondary = scenery.sides
+    primary, secondary = environment.namespaces
     words = [
-        *("--primary", string_of(primary, primary.server.amqp_port)),
-        *("--primary-admin", string_of(primary, primary.server.http_port)),
-        *("--secondary", string_of(secondary, secondary.server.amqp_port)),
+        *("--primary", connection_string_of(primary, primary.server.amqp_port)),
+        *("--primary-admin", connection_string_of(primary, primary.server.http_port)),
+        *("--secondary", connection_string_of(secondary, secondary.server.amqp_port)),
         *("--covered", "*", "--skew", "0", "--report", str(report)),
     ]
     began_s = time.monotonic()
     command = ("-m", "twinbus", "pipeline", "audit", str(journals), *words)
     process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
     code = await process.wait()
-    say(f"the audit took {time.monotonic() - began_s:.0f} s, with Spark's start")
+    print_line(f"the audit took {time.monotonic() - began_s:.0f} s, with Spark's start")
     return code
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.served import Served
+from tests.served import ServerProcess
 from twinbus.client import BrokeredMessage, MessagingFactory, NamespaceManager, ReceiveMode
 from twinbus.client.journal import Journal
 from twinbus.client.pairing import EventKind, SendAvailabilityPairedNamespaceOptions
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.pipeline.audit.contents import Access
-from twinbus.pipeline.audit.report import LOST
-from twinbus.pipeline.audit.run import audit
+from twinbus.pipeline.audit.contents import NamespaceAccess
+from twinbus.pipeline.audit.report import EXIT_LOST
+from twinbus.pipeline.audit.run import run_audit
 from twinbus.pipeline.audit.settings import AuditSettings
 from twinbus.pipeline.audit.verdicts import Verdict
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twinbus.client.pairing import Pairing, PairingEvent
-    from twinbus.pipeline.audit.report import Outcome
+    from twinbus.pipeline.audit.report import AuditResult
 
 BEFORE: Final = 20
 DURING: Final = 20
-PATIENCE_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 
 
 class Pair:
@@ -39,7 +39,7 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self.journals = folder / "journals"
-        self.primary, self.secondary = Served(folder / "a"), Served(folder / "b", name="contoso-backup")
+        self.primary, self.secondary = ServerProcess(folder / "a"), ServerProcess(folder / "b", name="contoso-backup")
         for name in ("a", "b"):
             (folder / name).mkdir()
 
@@ -65,7 +65,7 @@ class Pair:
                 yield pairing
 
     @staticmethod
-    def admin(server: Served) -> str:
+    def admin(server: ServerProcess) -> str:
         return server.connection_string.replace(f":{server.amqp_port}", f":{server.http_port}")
 
     async def live_through_an_outage(self) -> None:
@@ -85,7 +85,7 @@ class Pair:
                 await orders.send(BrokeredMessage(message_id=f"order {number}"))
                 await news.send(BrokeredMessage(message_id=f"news {number}"))
             await asyncio.to_thread(self.primary.start)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await are_back.wait()
 
     async def receive(self, path: str, count: int, *, keeps_journal: bool = True) -> list[object]:
@@ -95,7 +95,7 @@ class Pair:
             if journal is not None:
                 journal.attach(factory)
             receiver = factory.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE)
-            found = [await receiver.receive(PATIENCE_S) for _ in range(count)]
+            found = [await receiver.receive(TIMEOUT_S) for _ in range(count)]
         if journal is not None:
             await journal.close()
         return [one.message_id for one in found if one is not None]
@@ -107,12 +107,12 @@ class Pair:
     def settings(self, report: Path) -> AuditSettings:
         return AuditSettings(
             journals=[self.journals],
-            primary=Access(self.primary.connection_string),
-            primary_admin=Access(self.admin(self.primary)),
-            secondary=Access(self.secondary.connection_string),
-            covered=["*"],
-            skew_s=0.0,
-            report=str(report),
+            primary=NamespaceAccess(self.primary.connection_string),
+            primary_admin=NamespaceAccess(self.admin(self.primary)),
+            secondary=NamespaceAccess(self.secondary.connection_string),
+            covered_entities=["*"],
+            max_clock_skew_s=0.0,
+            report_folder=str(report),
         )
 
 
@@ -142,7 +142,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             server.kill()
 
 
-def counts(outcome: Outcome, destination: str) -> dict[str, int]:
+def counts(outcome: AuditResult, destination: str) -> dict[str, int]:
     return {verdict: count for (found, verdict), count in outcome.counts.items() if found == destination}
 
 
@@ -150,25 +150,30 @@ def test_x09_after_an_outage_nothing_is_lost_and_then_what_vanishes_is_named(
     pair: Pair, spark: SparkSession, tmp_path: Path
 ) -> None:
     everything = BEFORE + DURING
-    before = audit(spark, pair.settings(tmp_path / "before"))
+    before = run_audit(spark, pair.settings(tmp_path / "before"))
     assert before.exit_code == 0, before
     assert before.counts == {
         ("orders", "delivered"): everything,
         ("news/subscriptions/one", "delivered"): everything,
         ("news/subscriptions/other", "delivered"): everything,
     }
-    assert sum(one.count for one in before.parked if one.destination == "orders") == DURING
-    assert all(0 < one.median_ms <= one.longest_ms < PATIENCE_S * 1_000 for one in before.parked)
+    assert sum(one.count for one in before.parked_durations if one.destination == "orders") == DURING
+    assert all(0 < one.median_ms <= one.max_ms < TIMEOUT_S * 1_000 for one in before.parked_durations)
 
     asyncio.run(pair.receive("orders", 5))
     (taken,) = asyncio.run(pair.receive("orders", 1, keeps_journal=False))
     asyncio.run(pair.send_unseen("orders", "order 3"))
     asyncio.run(pair.receive("orders", everything - 6))
-    after = audit(spark, pair.settings(tmp_path / "after"))
+    after = run_audit(spark, pair.settings(tmp_path / "after"))
     assert counts(after, "orders") == {"delivered": everything - 1, "lost": 1}
-    assert after.exit_code == LOST
+    assert after.exit_code == EXIT_LOST
     (lost,) = after.lost
-    assert (lost.message_id, lost.destination, lost.sent, lost.came) == (taken, "orders", 1, 0)
-    (doubled,) = after.doubled
-    assert (doubled.message_id, doubled.sent, doubled.came, len(doubled.numbers)) == ("order 3", 1, 2, 2)
+    assert (lost.message_id, lost.destination, lost.sent_count, lost.arrived_count) == (taken, "orders", 1, 0)
+    (doubled,) = after.duplicated
+    assert (doubled.message_id, doubled.sent_count, doubled.arrived_count, len(doubled.sequence_numbers)) == (
+        "order 3",
+        1,
+        2,
+        2,
+    )
     assert after.count(Verdict.UNKNOWN) == 0

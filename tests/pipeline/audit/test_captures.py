@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.audit.world import World
-from twinbus.pipeline.audit.captures import find_captured
-from twinbus.pipeline.audit.contents import Access
+from tests.pipeline.audit.world import AuditInputs
+from twinbus.pipeline.audit.captures import find_captured_files
+from twinbus.pipeline.audit.contents import NamespaceAccess
 from twinbus.pipeline.audit.settings import AuditSettings
 from twinbus.pipeline.capture.manifest import Manifest
 from twinbus.pipeline.errors import PipelineError
@@ -63,42 +63,45 @@ def capture(
 def test_a_whole_capture_has_no_gaps(tmp_path: Path) -> None:
     capture(tmp_path, 1, 5)
     capture(tmp_path, 6, 7, minute=1)
-    found = find_captured([str(tmp_path)], CONTOSO)
-    assert (found.count, found.gaps, len(found.files["orders"])) == (7, [], 2)
+    found = find_captured_files([str(tmp_path)], CONTOSO)
+    assert (found.message_count, found.gaps, len(found.files["orders"])) == (7, [], 2)
 
 
 def test_a_file_that_is_missing_or_cut_is_a_gap_up_to_its_last_message(tmp_path: Path) -> None:
     first, second = capture(tmp_path, 1, 5), capture(tmp_path, 6, 7, minute=1)
     (tmp_path / first.file).unlink()
     (tmp_path / second.file).write_bytes(b"cut")
-    found = find_captured([str(tmp_path)], CONTOSO)
-    assert [(gap.entity, gap.until) for gap in found.gaps] == [("orders", first.last), ("orders", second.last)]
+    found = find_captured_files([str(tmp_path)], CONTOSO)
+    assert [(gap.entity, gap.until) for gap in found.gaps] == [
+        ("orders", first.last_enqueued),
+        ("orders", second.last_enqueued),
+    ]
     assert found.files == {}
 
 
 def test_numbers_that_no_manifest_has_are_a_gap_up_to_the_next_file(tmp_path: Path) -> None:
     capture(tmp_path, 1, 5)
     after = capture(tmp_path, 9, 10, minute=2)
-    (gap,) = find_captured([str(tmp_path)], CONTOSO).gaps
-    assert (gap.entity, gap.until) == ("orders", after.last)
-    assert "numbers 6 to 8" in gap.why
+    (gap,) = find_captured_files([str(tmp_path)], CONTOSO).gaps
+    assert (gap.entity, gap.until) == ("orders", after.last_enqueued)
+    assert "numbers 6 to 8" in gap.reason
 
 
 def test_captures_of_other_namespaces_are_left_out(tmp_path: Path) -> None:
     capture(tmp_path, 1, 5)
     capture(tmp_path, 1, 9, namespace="fabrikam")
-    found = find_captured([str(tmp_path)], ["Contoso"])
-    assert (found.count, len(found.files["orders"])) == (5, 1)
+    found = find_captured_files([str(tmp_path)], ["Contoso"])
+    assert (found.message_count, len(found.files["orders"])) == (5, 1)
 
 
 def test_a_folder_without_a_capture_of_the_namespace_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"there are no captures in .*mistyped: not one manifest"):
-        find_captured([str(tmp_path / "mistyped")], CONTOSO)
+        find_captured_files([str(tmp_path / "mistyped")], CONTOSO)
     capture(tmp_path, 1, 5, namespace="fabrikam")
     with pytest.raises(PipelineError, match="has no captures of contoso, but of fabrikam"):
-        find_captured([str(tmp_path)], CONTOSO)
+        find_captured_files([str(tmp_path)], CONTOSO)
     with pytest.raises(PipelineError, match="give --primary, or --captured-as NAME"):
-        find_captured([str(tmp_path)], ())
+        find_captured_files([str(tmp_path)], ())
 
 
 @pytest.mark.parametrize(
@@ -111,14 +114,14 @@ def test_a_folder_without_a_capture_of_the_namespace_is_not_taken_for_an_empty_o
 )
 def test_a_capture_and_the_audit_call_a_namespace_the_same(host: str, names: tuple[str, ...], found: list[str]) -> None:
     string = f"Endpoint=sb://{host};SharedAccessKeyName=a;SharedAccessKey=Yg==;UseDevelopmentEmulator=true"
-    settings = AuditSettings(journals=["."], captured_as=names, primary=Access(string))
-    assert list(settings.names_in_captures()) == found
+    settings = AuditSettings(journals=["."], capture_names=names, primary=NamespaceAccess(string))
+    assert list(settings.capture_namespaces()) == found
 
 
 def test_what_was_captured_was_delivered_and_what_was_not_is_lost(spark: SparkSession, tmp_path: Path) -> None:
-    world = World(tmp_path / "world")
-    world.queue("orders")
-    with world.program() as shop:
+    world = AuditInputs(tmp_path / "world")
+    world.add_queue("orders")
+    with world.run_program() as shop:
         shop.sent("orders", "1", "2", "3", "4")
     world.clock.advance(60)
     capture(tmp_path / "captured", 1, 3)
@@ -128,19 +131,19 @@ def test_what_was_captured_was_delivered_and_what_was_not_is_lost(spark: SparkSe
 
 
 def test_a_captured_message_that_was_dead_lettered_is_one_copy_and_dead(spark: SparkSession, tmp_path: Path) -> None:
-    world = World(tmp_path / "world")
-    world.queue("orders")
-    with world.program() as shop:
+    world = AuditInputs(tmp_path / "world")
+    world.add_queue("orders")
+    with world.run_program() as shop:
         shop.sent("orders", "1", "2", "3", "4", "5", "6", "6")
     world.clock.advance(60)
-    with world.program() as till:
+    with world.run_program() as till:
         till.settled("orders", "1", 1, "dead-lettered")
         till.settled("orders/$deadletterqueue", "3", 93)
         till.settled("orders", "5", 5, "dead-lettered")
         till.settled("orders", "5", 95)
     for name in ("1", "2", "6"):
-        world.here("orders/$deadletterqueue", name, 90 + int(name))
-    world.here("orders", "4", 4)
+        world.add_message("orders/$deadletterqueue", name, 90 + int(name))
+    world.add_message("orders", "4", 4)
     capture(tmp_path / "captured", 1, 6)
     _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], captured_as=["contoso"])
     assert {name: (row.verdict, row.is_doubled) for (_, name), row in rows.items()} == {

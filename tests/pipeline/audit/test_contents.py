@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.served_here import serving_here
+from tests.served_here import run_server_in_process
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.pairing import rewriting
 from twinbus.pipeline.audit import contents
-from twinbus.pipeline.audit.contents import Access, read_place
+from twinbus.pipeline.audit.contents import NamespaceAccess, read_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
 
 LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
-    with serving_here(tmp_path_factory.mktemp("server")) as served:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+    with run_server_in_process(tmp_path_factory.mktemp("server")) as served:
         yield served
 
 
-def rows_of(server: ServedHere, place: str) -> list[dict[str, Any]]:
-    return [row for page in read_place(Access(server.connection_string), place) for row in page.to_pylist()]
+def rows_of(server: InProcessServer, place: str) -> list[dict[str, Any]]:
+    return [row for page in read_location(NamespaceAccess(server.connection_string), place) for row in page.to_pylist()]
 
 
-def test_messages_of_every_state_are_seen(server: ServedHere) -> None:
-    queue, names = server.make_queue(), ("active", "locked", "deferred", "dead")
+def test_messages_of_every_state_are_seen(server: InProcessServer) -> None:
+    queue, names = server.create_queue(), ("active", "locked", "deferred", "dead")
 
     async def scenario() -> list[dict[str, Any]]:
         async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -59,8 +59,8 @@ def test_messages_of_every_state_are_seen(server: ServedHere) -> None:
     assert (dead["message_id"], dead["error"]) == ("dead", None)
 
 
-def test_a_parked_message_is_seen_as_what_it_was(server: ServedHere) -> None:
-    queue = server.make_queue()
+def test_a_parked_message_is_seen_as_what_it_was(server: InProcessServer) -> None:
+    queue = server.create_queue()
 
     async def scenario() -> None:
         async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -74,9 +74,11 @@ def test_a_parked_message_is_seen_as_what_it_was(server: ServedHere) -> None:
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_many_pages_are_seen_once(server: ServedHere, monkeypatch: pytest.MonkeyPatch, *, is_partitioned: bool) -> None:
-    monkeypatch.setattr(contents, "PAGE", 10)
-    queue = server.make_queue(EnablePartitioning=f"{is_partitioned}".lower())
+def test_many_pages_are_seen_once(
+    server: InProcessServer, monkeypatch: pytest.MonkeyPatch, *, is_partitioned: bool
+) -> None:
+    monkeypatch.setattr(contents, "PAGE_SIZE", 10)
+    queue = server.create_queue(EnablePartitioning=f"{is_partitioned}".lower())
     names = [f"{number}" for number in range(95)]
 
     async def scenario() -> None:
@@ -88,16 +90,16 @@ def test_many_pages_are_seen_once(server: ServedHere, monkeypatch: pytest.Monkey
     assert sorted(row["message_id"] for row in rows_of(server, queue)) == sorted(names)
 
 
-def test_an_empty_place_has_nothing(server: ServedHere) -> None:
-    assert rows_of(server, server.make_queue()) == []
+def test_an_empty_place_has_nothing(server: InProcessServer) -> None:
+    assert rows_of(server, server.create_queue()) == []
 
 
-def test_a_place_that_is_not_there_says_so(server: ServedHere) -> None:
+def test_a_place_that_is_not_there_says_so(server: InProcessServer) -> None:
     (row,) = rows_of(server, "nowhere")
     assert row["place"] == "nowhere"
     assert row["message_id"] is None
     assert "nowhere" in row["error"]
 
 
-def test_a_key_is_not_shown(server: ServedHere, tmp_path: Path) -> None:
-    assert server.key not in repr(Access(server.connection_string, (str(tmp_path),)))
+def test_a_key_is_not_shown(server: InProcessServer, tmp_path: Path) -> None:
+    assert server.key not in repr(NamespaceAccess(server.connection_string, (str(tmp_path),)))

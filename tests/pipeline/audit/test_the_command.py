@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tests.pipeline.audit.world import World
-from tests.served_here import serving_here
+from tests.pipeline.audit.world import AuditInputs
+from tests.served_here import run_server_in_process
 from twinbus.cli.main import app
 from twinbus.cli.pipeline.audited import show
-from twinbus.pipeline.audit.contents import Access
-from twinbus.pipeline.audit.looking import reach
-from twinbus.pipeline.audit.report import LOST, UNKNOWN, Named, Outcome, Parked
+from twinbus.pipeline.audit.contents import NamespaceAccess
+from twinbus.pipeline.audit.looking import check_access
+from twinbus.pipeline.audit.report import EXIT_LOST, EXIT_UNKNOWN, AuditResult, NamedMessage, ParkedDurations
 from twinbus.pipeline.audit.settings import AuditSettings
 
 if TYPE_CHECKING:
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.served_here import ServedHere
+    from tests.served_here import InProcessServer
 
 NOON = dt.datetime(2026, 11, 17, 12, tzinfo=dt.UTC)
 
 
-def shown(outcome: Outcome, report: str | None = None) -> str:
+def shown(outcome: AuditResult, report: str | None = None) -> str:
     out = StringIO()
     show(outcome, report, Console(file=out, width=140))
     return out.getvalue()
 
 
-def named(name: str, *, sent: int = 1, came: int = 0, numbers: tuple[int, ...] = ()) -> Named:
-    return Named("orders", name, "s", sent, came, NOON, "shop", numbers, "it is nowhere")
+def named(name: str, *, sent: int = 1, came: int = 0, numbers: tuple[int, ...] = ()) -> NamedMessage:
+    return NamedMessage("orders", name, "s", sent, came, NOON, "shop", numbers, "it is nowhere")
 
 
 def test_what_is_lost_is_named_with_all_that_helps_to_find_it() -> None:
-    outcome = Outcome(counts={("orders", "delivered"): 9_999, ("orders", "lost"): 1}, lost=[named("order [17]")])
+    outcome = AuditResult(counts={("orders", "delivered"): 9_999, ("orders", "lost"): 1}, lost=[named("order [17]")])
     text = shown(outcome)
     assert "order [17]" in text
     assert "2026-11-17 12:00:00" in text
     assert "shop" in text
     assert "1 of 10,000 messages are LOST." in text
-    assert outcome.exit_code == LOST
+    assert outcome.exit_code == EXIT_LOST
 
 
 def test_of_very_many_the_first_are_named_and_it_is_said_where_the_others_are() -> None:
     lost = [named(f"order {number}") for number in range(20)]
-    text = shown(Outcome(counts={("orders", "lost"): 1_234}, lost=lost), "/tmp/report")  # noqa: S108
+    text = shown(AuditResult(counts={("orders", "lost"): 1_234}, lost=lost), "/tmp/report")  # noqa: S108
     assert "Lost: 1,234, the first 20; all are in /tmp/report" in text
 
 
 def test_what_came_twice_is_told_apart_from_what_was_sent_twice() -> None:
-    outcome = Outcome(
+    outcome = AuditResult(
         counts={("orders", "delivered"): 3},
-        doubled=[named("came", came=2, numbers=(7, 9))],
-        doubled_count=1,
-        sent_again=[named("again", sent=2, came=2)],
-        sent_again_count=1,
+        duplicated=[named("came", came=2, numbers=(7, 9))],
+        duplicated_count=1,
+        sent_repeatedly=[named("again", sent=2, came=2)],
+        sent_repeatedly_count=1,
     )
     text = shown(outcome)
     assert text.index("Came more often than they were sent: 1") < text.index("7, 9")
@@ -75,10 +75,10 @@ def test_what_came_twice_is_told_apart_from_what_was_sent_twice() -> None:
 
 
 def test_what_is_unknown_is_told_with_the_reason() -> None:
-    outcome = Outcome(
+    outcome = AuditResult(
         counts={("orders", "delivered"): 3, ("orders", "unknown"): 2},
-        unknown=[("receivers that write no journal may have had it", 2)],
-        missing=["journal 1-a has no end"],
+        unknown_reasons=[("receivers that write no journal may have had it", 2)],
+        missing_inputs=["journal 1-a has no end"],
         until=NOON,
     )
     text = shown(outcome)
@@ -86,12 +86,14 @@ def test_what_is_unknown_is_told_with_the_reason() -> None:
     assert "Missing: journal 1-a has no end" in text
     assert "Sends up to 2026-11-17 12:00:00 UTC were asked about." in text
     assert "none is known to be lost" in text
-    assert outcome.exit_code == UNKNOWN
+    assert outcome.exit_code == EXIT_UNKNOWN
 
 
 @pytest.mark.parametrize(("length_ms", "told"), [(1_250, "1.2 s"), (125_000, "2 min 5 s"), (7_500_000, "2 h 5 min")])
 def test_how_long_messages_were_parked_is_told(length_ms: int, told: str) -> None:
-    outcome = Outcome(counts={("orders", "delivered"): 3}, parked=[Parked("orders", 3, 1_000, 1_100, length_ms)])
+    outcome = AuditResult(
+        counts={("orders", "delivered"): 3}, parked_durations=[ParkedDurations("orders", 3, 1_000, 1_100, length_ms)]
+    )
     assert told in shown(outcome)
 
 
@@ -112,14 +114,14 @@ def spark_is_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("spark_is_there")
 def test_without_namespaces_it_says_what_receivers_had_and_of_the_rest_that_it_is_unknown(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    with world.program() as shop:
+    world = AuditInputs(tmp_path)
+    with world.run_program() as shop:
         shop.sent("orders", "one", "two")
         shop.settled("orders", "one", 1)
     result = CliRunner().invoke(
         app, ["pipeline", "audit", str(world.journals), "--covered", "*", "--master", "local[2]"]
     )
-    assert result.exit_code == UNKNOWN, result.output
+    assert result.exit_code == EXIT_UNKNOWN, result.output
     assert "no connection string of the primary was given" in result.output
     assert "Of 1 of 2 messages it is unknown" in result.output
 
@@ -148,12 +150,12 @@ def spark_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
-    with serving_here(tmp_path_factory.mktemp("server")) as served:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+    with run_server_in_process(tmp_path_factory.mktemp("server")) as served:
         yield served
 
 
-def strings(server: ServedHere) -> dict[str, str]:
+def strings(server: InProcessServer) -> dict[str, str]:
     string = server.connection_string
     admin = string.replace(f":{server.amqp_port}", f":{server.http_port}")
     return {"--primary": string, "--secondary": string, "--primary-admin": admin}
@@ -163,7 +165,7 @@ def strings(server: ServedHere) -> dict[str, str]:
 @pytest.mark.parametrize("trouble", ["wrong key", "nobody there"])
 @pytest.mark.usefixtures("spark_is_not_wanted")
 def test_a_namespace_that_does_not_let_in_is_told_before_spark_starts(
-    server: ServedHere, tmp_path: Path, option: str, trouble: str
+    server: InProcessServer, tmp_path: Path, option: str, trouble: str
 ) -> None:
     string = strings(server)[option]
     if trouble == "wrong key":
@@ -176,6 +178,6 @@ def test_a_namespace_that_does_not_let_in_is_told_before_spark_starts(
     assert why in result.output
 
 
-def test_namespaces_that_answer_are_asked_once_and_that_is_all(server: ServedHere) -> None:
-    primary, secondary, admin = (Access(string) for string in strings(server).values())
-    asyncio.run(reach(AuditSettings(journals=["."], primary=primary, secondary=secondary, primary_admin=admin)))
+def test_namespaces_that_answer_are_asked_once_and_that_is_all(server: InProcessServer) -> None:
+    primary, secondary, admin = (NamespaceAccess(string) for string in strings(server).values())
+    asyncio.run(check_access(AuditSettings(journals=["."], primary=primary, secondary=secondary, primary_admin=admin)))

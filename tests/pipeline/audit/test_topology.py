@@ -11,7 +11,14 @@ from twinbus.model.info import QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
 from twinbus.model.rule import FalseFilter, RuleDescription, SqlFilter, TrueFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
-from twinbus.pipeline.audit.topology import Namespace, Place, Role, described, read_namespace, supposed
+from twinbus.pipeline.audit.topology import (
+    LocationRole,
+    MessageLocation,
+    NamespaceEntities,
+    read_namespace,
+    topology_from_journals,
+    topology_of_namespace,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +39,7 @@ def subscription(name: str, **about: Any) -> SubscriptionInfo:  # noqa: ANN401
     return SubscriptionInfo(path=path, topic="News", name=name, description=described_as, runtime=RUNTIME)
 
 
-def namespace(*queues: QueueInfo, topic: TopicDescription | None = None, **subscriptions: Any) -> Namespace:  # noqa: ANN401
+def namespace(*queues: QueueInfo, topic: TopicDescription | None = None, **subscriptions: Any) -> NamespaceEntities:  # noqa: ANN401
     runtime = TopicRuntime(
         size_bytes=0,
         created_ms=17,
@@ -43,19 +50,19 @@ def namespace(*queues: QueueInfo, topic: TopicDescription | None = None, **subsc
     )
     topics = {"news": TopicInfo(path="News", description=topic or TopicDescription(), runtime=runtime)}
     found = [(subscription(name, **about), takes_all) for name, (takes_all, about) in subscriptions.items()]
-    return Namespace({one.path.lower(): one for one in queues}, topics, {"news": found})
+    return NamespaceEntities({one.path.lower(): one for one in queues}, topics, {"news": found})
 
 
 def test_a_queue_is_its_own_destination() -> None:
-    topology = described(namespace(queue("Orders", default_time_to_live_ms=5_000)), ["ORDERS"])
+    topology = topology_of_namespace(namespace(queue("Orders", default_time_to_live_ms=5_000)), ["ORDERS"])
     assert topology.routes == [("orders", "orders")]
-    assert topology.places == [
-        Place("orders", "orders", Role.MAIN),
-        Place("orders/$deadletterqueue", "orders", Role.DEAD),
+    assert topology.locations == [
+        MessageLocation("orders", "orders", LocationRole.MAIN),
+        MessageLocation("orders/$deadletterqueue", "orders", LocationRole.DEAD_LETTER),
     ]
     orders = topology.destinations["orders"]
-    assert (orders.detects_duplicates, orders.keeps_expired, orders.time_to_live_ms) == (False, False, 5_000)
-    assert (orders.made_ms, orders.is_filtered, orders.is_subscription) == (17, False, False)
+    assert (orders.detects_duplicates, orders.dead_letters_expired, orders.time_to_live_ms) == (False, False, 5_000)
+    assert (orders.created_ms, orders.is_filtered, orders.is_subscription) == (17, False, False)
 
 
 def test_each_subscription_of_a_topic_is_one() -> None:
@@ -64,7 +71,7 @@ def test_each_subscription_of_a_topic_is_one() -> None:
         all=(True, {"default_time_to_live_ms": 20_000}),
         some=(False, {"default_time_to_live_ms": 1_000}),
     )
-    topology = described(found, ["news"])
+    topology = topology_of_namespace(found, ["news"])
     one, other = (topology.destinations[f"news/subscriptions/{name}"] for name in ("all", "some"))
     assert topology.routes == [("news", one.path), ("news", other.path)]
     assert (one.is_filtered, one.is_subscription, one.detects_duplicates, one.time_to_live_ms) == (
@@ -106,7 +113,7 @@ def test_a_filter_that_is_always_true_is_none(rule: Filter, is_filtered: bool) -
             yield RuleDescription(name="one", filter=rule)
 
     told = asyncio.run(read_namespace(cast("NamespaceManager", Manager()), ["news"]))
-    assert described(told, ["news"]).destinations["news/subscriptions/some"].is_filtered is is_filtered
+    assert topology_of_namespace(told, ["news"]).destinations["news/subscriptions/some"].is_filtered is is_filtered
 
 
 def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:
@@ -115,46 +122,46 @@ def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:
         queue("archive", forward_dead_lettered_to="graves"),
         queue("graves"),
     )
-    topology = described(entities, ["orders"])
+    topology = topology_of_namespace(entities, ["orders"])
     assert topology.routes == [("orders", "archive")]
     assert topology.destinations.keys() == {"archive"}
     archive = topology.destinations["archive"]
     assert (archive.detects_duplicates, archive.duplicate_window_ms, archive.time_to_live_ms) == (True, 60_000, None)
-    assert {(place.path, place.role) for place in topology.places} == {
-        ("archive", Role.MAIN),
-        ("archive/$deadletterqueue", Role.DEAD),
-        ("graves", Role.DEAD),
-        ("orders", Role.TRANSIT),
-        ("orders/$deadletterqueue", Role.DEAD),
-        ("orders/$transfer/$deadletterqueue", Role.DEAD),
+    assert {(place.path, place.role) for place in topology.locations} == {
+        ("archive", LocationRole.MAIN),
+        ("archive/$deadletterqueue", LocationRole.DEAD_LETTER),
+        ("graves", LocationRole.DEAD_LETTER),
+        ("orders", LocationRole.TRANSIT),
+        ("orders/$deadletterqueue", LocationRole.DEAD_LETTER),
+        ("orders/$transfer/$deadletterqueue", LocationRole.DEAD_LETTER),
     }
-    looked_at = topology.places_to_look_at()
+    looked_at = topology.inspection_order()
     assert looked_at.index("orders") < looked_at.index("archive") < looked_at.index("graves")
 
 
 def test_two_subscriptions_that_forward_to_one_queue_are_two_copies() -> None:
     target = {"forward_to": "archive"}
-    topology = described(namespace(queue("archive"), a=(True, target), b=(True, target)), ["news"])
+    topology = topology_of_namespace(namespace(queue("archive"), a=(True, target), b=(True, target)), ["news"])
     assert topology.routes == [("news", "archive"), ("news", "archive")]
 
 
 def test_a_circle_ends() -> None:
-    topology = described(namespace(queue("a", forward_to="b"), queue("b", forward_to="a")), ["a"])
+    topology = topology_of_namespace(namespace(queue("a", forward_to="b"), queue("b", forward_to="a")), ["a"])
     assert len(topology.destinations) == 1
 
 
 def test_an_entity_that_is_not_there_is_told_so() -> None:
-    topology = described(namespace(), ["gone", "news"])
-    assert [(one.path, one.is_there) for one in topology.destinations.values()] == [("gone", False), ("news", False)]
-    assert topology.places_to_look_at() == []
+    topology = topology_of_namespace(namespace(), ["gone", "news"])
+    assert [(one.path, one.exists) for one in topology.destinations.values()] == [("gone", False), ("news", False)]
+    assert topology.inspection_order() == []
 
 
 def test_where_nobody_can_be_asked_journals_say_what_there_is() -> None:
-    topology = supposed(
+    topology = topology_from_journals(
         ["Orders", "news"], ["orders", "News/Subscriptions/One", "news/subscriptions/one/$deadletterqueue"]
     )
     assert topology.routes == [("news", "news/subscriptions/one"), ("orders", "orders")]
     orders, one = (topology.destinations[path] for path in ("orders", "news/subscriptions/one"))
-    assert (orders.detects_duplicates, orders.keeps_expired, orders.made_ms) == (None, None, None)
+    assert (orders.detects_duplicates, orders.dead_letters_expired, orders.created_ms) == (None, None, None)
     assert not orders.is_filtered
     assert one.is_filtered

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.pipeline.audit.world import MINUTE_S, World, message
+from tests.pipeline.audit.world import MINUTE_S, AuditInputs, message
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.events import (
     FROM_SPOOL,
@@ -18,14 +18,14 @@ from twinbus.client.events import (
     TransactionEnded,
 )
 from twinbus.client.pairing.events import EventKind
-from twinbus.pipeline.audit.report import LOST, UNKNOWN
+from twinbus.pipeline.audit.report import EXIT_LOST, EXIT_UNKNOWN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import Row, SparkSession
 
-    from twinbus.pipeline.audit.report import Outcome
+    from twinbus.pipeline.audit.report import AuditResult
 
 ORDERS = (
     "completed",
@@ -50,7 +50,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 class Audited(NamedTuple):
-    outcome: Outcome
+    outcome: AuditResult
     rows: dict[tuple[str, str], Row]
 
     def verdict(self, name: str, destination: str = "orders") -> str:
@@ -62,35 +62,35 @@ class Audited(NamedTuple):
 
 @pytest.fixture(scope="module")
 def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audited:
-    world = World(tmp_path_factory.mktemp("world"))
+    world = AuditInputs(tmp_path_factory.mktemp("world"))
     for path in ("orders", "unseen", "blind", "cut", "bulk"):
-        world.queue(path)
-    world.queue("young", made_ms=world.clock.wall_ms() + 30 * 60_000)
-    world.queue("once", is_there=False)
-    world.destination("payments", "payments", detects_duplicates=True, duplicate_window_ms=600_000)
-    world.destination("ledger", "ledger")
-    world.subscription("news", "all")
-    world.subscription("news", "some", is_filtered=True)
-    world.subscription("news", "late", made_ms=world.clock.wall_ms() + 30 * 60_000)
+        world.add_queue(path)
+    world.add_queue("young", made_ms=world.clock.wall_ms() + 30 * 60_000)
+    world.add_queue("once", is_there=False)
+    world.add_destination("payments", "payments", detects_duplicates=True, duplicate_window_ms=600_000)
+    world.add_destination("ledger", "ledger")
+    world.add_subscription("news", "all")
+    world.add_subscription("news", "some", is_filtered=True)
+    world.add_subscription("news", "late", made_ms=world.clock.wall_ms() + 30 * 60_000)
     world.failures["blind"] = "StoreUnavailable: no"
     write_sends(world)
     world.clock.advance(MINUTE_S)
     write_settlements(world)
     world.clock.advance(3 * 3600)
-    with world.program() as shop:  # the queue was made anew, and counts from the beginning
+    with world.run_program() as shop:  # the queue was made anew, and counts from the beginning
         shop.sent("orders", "sent after its number was cancelled", scheduled=[77])
     lay_out(world)
     until = world.now
     world.clock.advance(MINUTE_S)
-    with world.program() as shop:
+    with world.run_program() as shop:
         shop.sent("orders", "too young", "before and after")
         shop.sent("orders", "spooled, and sent after the look", is_from_spool=True)
     world.clock.set_wall_ms(round(until.timestamp() * 1_000))
     return Audited(*world.audit(spark, covered=["[!u]*"]))
 
 
-def write_sends(world: World) -> None:
-    with world.program() as shop:
+def write_sends(inputs: AuditInputs) -> None:
+    with inputs.run_program() as shop:
         for name in ORDERS:
             lives = HOUR if "expired" in name else None
             shop.sent("orders", name, lives=lives)
@@ -107,13 +107,13 @@ def write_sends(world: World) -> None:
         shop.event(EventKind.SPOOL_REFUSED, "orders", "refused")
         shop.event(EventKind.SPOOLED, "orders", "refused")
         shop.sent("orders", "cancelled", scheduled=[77])
-        shop.hear(ScheduleCancelled("orders", [77]))
+        shop.on_event(ScheduleCancelled("orders", [77]))
         for name in ("unanswered", "unanswered and there"):
-            shop.hear(SendFailed("orders", [message(name)], ConnectionLost("no answer")))
-        shop.hear(SendFailed("orders", [message("failed")], ConnectionFailed("refused")))
+            shop.on_event(SendFailed("orders", [message(name)], ConnectionLost("no answer")))
+        shop.on_event(SendFailed("orders", [message("failed")], ConnectionFailed("refused")))
         for name, outcome in (("committed", "committed"), ("rolled back", "rolled back"), ("in doubt", "unknown")):
             shop.sent("orders", name, transaction=name)
-            shop.hear(TransactionEnded(name, outcome))
+            shop.on_event(TransactionEnded(name, outcome))
         shop.sent("orders", "never over", transaction="never over")
         shop.sent("payments", "paid")
         shop.sent("payments", "paid")
@@ -125,8 +125,8 @@ def write_sends(world: World) -> None:
         shop.sent("orders", "same id of another", session="b")
 
 
-def write_settlements(world: World) -> None:
-    with world.program() as till:
+def write_settlements(inputs: AuditInputs) -> None:
+    with inputs.run_program() as till:
         for number, name in enumerate(("completed", "committed", "spooled and sent", "parked and moved"), start=1):
             till.settled("orders", name, number)
         till.settled("ORDERS", "deleted", 5, "received and deleted")
@@ -153,21 +153,21 @@ def write_settlements(world: World) -> None:
         till.settled("ledger", "noted", 1)
         till.settled("news/Subscriptions/All", "flash", 1)
         till.settled("news/Subscriptions/some", "flash", 1)
-        till.hear(SettledInBulk("bulk", "deleted in bulk", 5))
-    with world.program() as syphon:
+        till.on_event(SettledInBulk("bulk", "deleted in bulk", 5))
+    with inputs.run_program() as syphon:
         syphon.event(EventKind.MOVED, "orders", "parked and moved")
-    with world.program(is_killed=True) as shift:
-        shift.hear(ReceiverOpened("cut"))
+    with inputs.run_program(is_killed=True) as shift:
+        shift.on_event(ReceiverOpened("cut"))
         shift.settled("cut", "another", 1)
 
 
-def lay_out(world: World) -> None:
-    world.here("orders", "waiting", 30)
-    world.here("orders", "tried and here", 8)
-    world.here("orders/$deadletterqueue", "dead", 4)
-    world.parked_here("orders", "parked")
-    world.parked_here("orders", "spooled and parked")
-    world.parked_here("orders", "parked and dead", is_dead=True)
+def lay_out(inputs: AuditInputs) -> None:
+    inputs.add_message("orders", "waiting", 30)
+    inputs.add_message("orders", "tried and here", 8)
+    inputs.add_message("orders/$deadletterqueue", "dead", 4)
+    inputs.add_parked_message("orders", "parked")
+    inputs.add_parked_message("orders", "spooled and parked")
+    inputs.add_parked_message("orders", "parked and dead", is_dead=True)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +254,15 @@ def test_each_subscription_has_its_copy_but_for_filters_and_those_made_later(aud
 
 
 def test_what_no_subscription_had_to_take_and_none_has_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = AuditInputs(tmp_path)
     for name in ("red", "green"):
-        world.subscription("news", name, is_filtered=True)
-    world.subscription("later", "all", made_ms=world.clock.wall_ms() + 30_000)
-    with world.program() as shop:
+        world.add_subscription("news", name, is_filtered=True)
+    world.add_subscription("later", "all", made_ms=world.clock.wall_ms() + 30_000)
+    with world.run_program() as shop:
         shop.sent("News", "red", "blue")
         shop.sent("later", "early")
     world.clock.advance(MINUTE_S)
-    world.here("news/subscriptions/red", "red", 1)
+    world.add_message("news/subscriptions/red", "red", 1)
     outcome, rows = world.audit(spark)
     assert {key: row.verdict for key, row in rows.items()} == {
         ("news/subscriptions/red", "red"): "delivered",
@@ -270,13 +270,13 @@ def test_what_no_subscription_had_to_take_and_none_has_is_unknown(spark: SparkSe
         ("later/subscriptions/all", "early"): "unknown",
     }
     assert "no subscription had to take it" in rows["news/subscriptions/green", "blue"].reason
-    assert outcome.exit_code == UNKNOWN
+    assert outcome.exit_code == EXIT_UNKNOWN
 
 
 def test_what_came_more_often_than_it_was_sent_is_doubled(audited: Audited) -> None:
     doubled = {name for (_, name), row in audited.rows.items() if row.is_doubled}
     assert doubled == {"twice", "again under one number"}
-    assert {one.message_id: one.numbers for one in audited.outcome.doubled} == {
+    assert {one.message_id: one.sequence_numbers for one in audited.outcome.duplicated} == {
         "twice": (12, 13),
         "again under one number": (14,),
     }
@@ -293,19 +293,19 @@ def test_what_the_application_sent_again_is_told_apart(audited: Audited) -> None
 
 
 def test_of_an_id_used_before_what_was_found_may_be_the_earlier_copy(spark: SparkSession, tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.queue("orders")
-    with world.program() as shop:
+    world = AuditInputs(tmp_path)
+    world.add_queue("orders")
+    with world.run_program() as shop:
         shop.sent("orders", "one copy", "both copies", "no copy")
-        shop.hear(SendFailed("orders", [message("failed before")], ConnectionFailed("refused")))
-    with world.program() as till:
+        shop.on_event(SendFailed("orders", [message("failed before")], ConnectionFailed("refused")))
+    with world.run_program() as till:
         till.settled("orders", "one copy", 1)
         till.settled("orders", "both copies", 2)
     world.clock.advance(MINUTE_S)
     since = world.now
-    with world.program() as shop:
+    with world.run_program() as shop:
         shop.sent("orders", "one copy", "both copies", "no copy", "failed before")
-    with world.program() as till:
+    with world.run_program() as till:
         till.settled("orders", "both copies", 3)
         till.settled("orders", "failed before", 4)
     world.clock.advance(MINUTE_S)
@@ -325,8 +325,8 @@ def test_how_long_each_was_parked(audited: Audited) -> None:
     assert rows["orders", "parked and moved unseen"].parked_for_ms == 59_000  # by when its destination took it
     assert rows["orders", "parked"].parked_for_ms == 60_000 + 3 * 3_600_000
     assert rows["orders", "parked and lost"].parked_for_ms is None
-    (orders,) = audited.outcome.parked
-    assert (orders.destination, orders.count, orders.longest_ms) == ("orders", 4, 60_000 + 3 * 3_600_000)
+    (orders,) = audited.outcome.parked_durations
+    assert (orders.destination, orders.count, orders.max_ms) == ("orders", 4, 60_000 + 3 * 3_600_000)
 
 
 def test_lost_messages_are_named_and_decide_the_exit_code(audited: Audited) -> None:
@@ -340,4 +340,4 @@ def test_lost_messages_are_named_and_decide_the_exit_code(audited: Audited) -> N
         "same id of another",
         "half",
     }
-    assert audited.outcome.exit_code == LOST
+    assert audited.outcome.exit_code == EXIT_LOST

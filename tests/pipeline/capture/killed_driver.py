@@ -31,5 +31,5 @@ def killing(put: Callable[..., None], at: int) -> Callable[..., None]:
 
 
 if __name__ == "__main__":
-    Folder.put = killing(Folder.put, int(sys.argv[1]))  # type: ignore[method-assign]
+    Folder.write_atomically = killing(Folder.write_atomically, int(sys.argv[1]))  # type: ignore[method-assign]
     app(sys.argv[2:])

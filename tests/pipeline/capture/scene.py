@@ -20,7 +20,7 @@ from twinbus.pipeline.capture.capturing import Capture
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.capture.replaying import find_files
 from twinbus.pipeline.capture.settings import CaptureSettings
-from twinbus.pipeline.capture.window import Limits
+from twinbus.pipeline.capture.window import WindowLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.pipeline.capture.manifest import Manifest
 
-SMALL = Limits(60.0, 10_000_000)
+SMALL = WindowLimits(60.0, 10_000_000)
 
 
-class Here:
+class LocalSpark:
     """As much of a session of Spark as a capture uses; tasks run at once, in this process."""
 
     def __init__(self) -> None:
@@ -42,16 +42,16 @@ class Here:
         self.before_job: Callable[[], None] = lambda: None
 
     @property
-    def sparkContext(self) -> Here:  # noqa: N802  # as Spark calls it
+    def sparkContext(self) -> LocalSpark:  # noqa: N802  # as Spark calls it
         return self
 
-    def parallelize(self, orders: Sequence[Any], _parts: int) -> Here:
+    def parallelize(self, orders: Sequence[Any], _parts: int) -> LocalSpark:
         self._orders = orders
         self.jobs += 1
         self.before_job()
         return self
 
-    def map(self, task: Callable[[Any], Any]) -> Here:
+    def map(self, task: Callable[[Any], Any]) -> LocalSpark:
         self._task = task
         return self
 
@@ -59,7 +59,7 @@ class Here:
         return [self._task(order) for order in self._orders]
 
 
-class Told:
+class RecordingListener:
     """What a capture says."""
 
     def __init__(self) -> None:
@@ -67,34 +67,42 @@ class Told:
         self.waiting: list[str] = []
         self.happened = asyncio.Event()
 
-    def captured(self, manifest: Manifest) -> None:
+    def on_captured(self, manifest: Manifest) -> None:
         self.manifests.append(manifest)
         self.happened.set()
 
-    def waits(self, entity: str, reason: str) -> None:
+    def on_retry(self, entity: str, reason: str) -> None:
         self.waiting.append(f"{entity}: {reason}")
         self.happened.set()
 
 
-def settings(server: Served, to: Path, *entities: str, **more: Any) -> CaptureSettings:  # noqa: ANN401
+def make_settings(server: ServerProcess, to: Path, *entities: str, **more: Any) -> CaptureSettings:  # noqa: ANN401
     given: dict[str, Any] = {"limits": SMALL, "namespace": "contoso", "available_now": True}
-    return CaptureSettings(connection_string=server.connection_string, entities=entities, to=str(to), **given | more)
+    return CaptureSettings(
+        connection_string=server.connection_string, entities=entities, target_uri=str(to), **given | more
+    )
 
 
-async def capture(here: Here, told_to: CaptureSettings) -> Told:
+async def run_capture(spark: LocalSpark, settings: CaptureSettings) -> RecordingListener:
     """All that there is now, or until its end."""
-    told = Told()
-    await Capture(cast("SparkSession", here), told_to, told).run(asyncio.Event())
+    told = RecordingListener()
+    await Capture(cast("SparkSession", spark), settings, told).run(asyncio.Event())
     return told
 
 
-async def send(server: Served, path: str, ids: Iterable[object], body: bytes = b"x", **more: Any) -> None:  # noqa: ANN401
+async def send_messages(
+    server: ServerProcess,
+    path: str,
+    ids: Iterable[object],
+    body: bytes = b"x",
+    **more: Any,  # noqa: ANN401
+) -> None:
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         sender = factory.create_message_sender(path)
         await asyncio.gather(*[sender.send(BrokeredMessage(body, message_id=str(one), **more)) for one in ids])
 
 
-class Taken:
+class CapturedFolder:
     """What was captured to a folder."""
 
     def __init__(self, to: Path) -> None:
@@ -115,7 +123,7 @@ class Taken:
         """Of all messages, those that are there twice as well."""
         return cast("list[str]", self.table().column("messageId").to_pylist()) if self.files() else []
 
-    def check(self) -> None:
+    def check_manifests(self) -> None:
         """Every file has its manifest, which says what is in it; ranges follow one another without a gap."""
         manifests = self.manifests()
         assert sorted(self.to / one.file for one in manifests) == self.files()

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.manifest import History, Manifest, iso, order_of, place_of
+from twinbus.pipeline.capture.manifest import FragmentHistory, Manifest, folder_path, sort_key, to_iso
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLACE = place_of("Contoso", "Orders", 3)
+PLACE = folder_path("Contoso", "Orders", 3)
 NOON = dt.datetime(2026, 11, 17, 12, 0, 0, 250_000, tzinfo=dt.UTC)
 
 
@@ -26,8 +26,8 @@ def manifest(file: str, first: int, last: int, entity_id: int = 7) -> Manifest:
         eventCount=1,
         firstSequenceNumber=first,
         lastSequenceNumber=last,
-        firstEnqueueTime=iso(0),
-        lastEnqueueTime=iso(1),
+        firstEnqueueTime=to_iso(0),
+        lastEnqueueTime=to_iso(1),
         namespace="contoso",
         entity="orders",
         entityId=entity_id,
@@ -38,11 +38,11 @@ def manifest(file: str, first: int, last: int, entity_id: int = 7) -> Manifest:
 
 def add(folder: Folder, when: dt.datetime, first: int, last: int, *, entity_id: int = 7) -> Manifest:
     """A file with its manifest, as a capture leaves it."""
-    history = History(folder, PLACE)
+    history = FragmentHistory(folder, PLACE)
     history.find_last()
-    one = manifest(history.name_next(when, entity_id, first), first, last, entity_id)
-    folder.put(one.file, b"rows", "_temporary/1")
-    folder.put(one.path, one.encode(), "_temporary/2")
+    one = manifest(history.next_file_path(when, entity_id, first), first, last, entity_id)
+    folder.write_atomically(one.file, b"rows", "_temporary/1")
+    folder.write_atomically(one.path, one.encode(), "_temporary/2")
     return one
 
 
@@ -52,75 +52,78 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_a_fragment_that_was_never_captured_has_no_last_file(folder: Folder) -> None:
-    assert History(folder, PLACE).find_last() is None
+    assert FragmentHistory(folder, PLACE).find_last() is None
 
 
 def test_a_path_tells_namespace_entity_fragment_and_time(folder: Folder) -> None:
-    assert History(folder, PLACE).name_next(NOON, 7, 17) == "contoso/orders/3/2026/11/17/12/00/00-7-17.parquet"
+    assert (
+        FragmentHistory(folder, PLACE).next_file_path(NOON, 7, 17)
+        == "contoso/orders/3/2026/11/17/12/00/00-7-17.parquet"
+    )
 
 
 def test_the_last_file_is_the_latest_one(folder: Folder) -> None:
     add(folder, NOON - dt.timedelta(days=400), 1, 5)
     add(folder, NOON, 6, 9)
     last = add(folder, NOON + dt.timedelta(seconds=61), 10, 12)
-    assert History(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, PLACE).find_last() == last
 
 
 def test_of_files_of_one_second_the_last_one_has_the_highest_numbers(folder: Folder) -> None:
     add(folder, NOON, 5, 9)
     last = add(folder, NOON, 10, 99)
-    assert History(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, PLACE).find_last() == last
 
 
 def test_a_clock_that_was_set_back_does_not_hide_the_last_file(folder: Folder) -> None:
     add(folder, NOON, 1, 5)
     last = add(folder, NOON - dt.timedelta(hours=5), 6, 9)
-    assert History(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, PLACE).find_last() == last
 
 
 def test_an_entity_that_was_created_again_comes_behind_the_one_before(folder: Folder) -> None:
     add(folder, NOON, 100, 500)
     last = add(folder, NOON, 1, 2, entity_id=8)
-    assert History(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, PLACE).find_last() == last
 
 
 def test_numbers_that_begin_anew_count_more_and_have_names_of_their_own(folder: Folder) -> None:
     old = [add(folder, NOON, 1, 1), add(folder, NOON, 2, 500)]
     for last in (2, 7):
-        history = History(folder, PLACE)
+        history = FragmentHistory(folder, PLACE)
         history.find_last()
-        history.begin_anew()
-        anew = manifest(history.name_next(NOON, 7, 1), 1, last)
+        history.allow_number_reuse()
+        anew = manifest(history.next_file_path(NOON, 7, 1), 1, last)
         assert not folder.exists(anew.file)
-        folder.put(anew.file, b"rows", "_temporary/1")
-        folder.put(anew.path, anew.encode(), "_temporary/2")
-        assert History(folder, PLACE).find_last() == anew
+        folder.write_atomically(anew.file, b"rows", "_temporary/1")
+        folder.write_atomically(anew.path, anew.encode(), "_temporary/2")
+        assert FragmentHistory(folder, PLACE).find_last() == anew
         old.append(anew)
-    assert sorted(old, key=order_of) == old
+    assert sorted(old, key=sort_key) == old
 
 
 def test_a_file_without_a_manifest_is_removed(folder: Folder) -> None:
     last = add(folder, NOON, 1, 5)
-    history = History(folder, PLACE)
+    history = FragmentHistory(folder, PLACE)
     history.find_last()
-    orphans = [history.name_next(NOON + dt.timedelta(days=days), 7, 6) for days in (0, 3)]
+    orphans = [history.next_file_path(NOON + dt.timedelta(days=days), 7, 6) for days in (0, 3)]
     for orphan in orphans:
-        folder.put(orphan, b"rows", "_temporary/3")
-    assert History(folder, PLACE).find_last() == last
+        folder.write_atomically(orphan, b"rows", "_temporary/3")
+    assert FragmentHistory(folder, PLACE).find_last() == last
     assert [folder.exists(orphan) for orphan in orphans] == [False, False]
     assert folder.exists(last.file)
 
 
 def test_other_fragments_are_another_matter(folder: Folder) -> None:
     add(folder, NOON, 1, 5)
-    assert History(folder, place_of("contoso", "orders", 30)).find_last() is None
+    assert FragmentHistory(folder, folder_path("contoso", "orders", 30)).find_last() is None
 
 
 def test_two_captures_of_one_entity_are_refused(folder: Folder) -> None:
-    again = Folder(folder.uri).alone("contoso/orders")
-    with folder.alone("contoso/orders"), folder.alone("contoso/news"), pytest.raises(PipelineError, match="another"):
+    again = Folder(folder.uri).lock("contoso/orders")
+    with folder.lock("contoso/orders"), folder.lock("contoso/news"), pytest.raises(PipelineError, match="another"):
         again.__enter__()
-    with folder.alone("contoso/orders"):
+    with folder.lock("contoso/orders"):
         pass
 
 

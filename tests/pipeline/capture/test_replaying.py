@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.pipeline.capture.scene import Here, Taken, capture, settings
+from tests.pipeline.capture.scene import CapturedFolder, LocalSpark, make_settings, run_capture
 from twinbus.amqp.types import Int, Symbol, ULong
 from twinbus.cli.main import app
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.pipeline import spark as spark_module
-from twinbus.pipeline.capture.reading import CapturedReader, source_of
-from twinbus.pipeline.capture.replaying import find_files, find_place, rows_of, send
+from twinbus.pipeline.capture.reading import CapturedReader, source_name_of
+from twinbus.pipeline.capture.replaying import find_entity_folder, find_files, read_rows, send_rows
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.sink.messages import WRITTEN
+from twinbus.pipeline.sink.messages import WRITABLE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PROPERTIES = {
     "int": Int(1),
@@ -48,39 +48,39 @@ MESSAGES = [
 ]
 
 
-async def send_messages(server: Served, path: str, messages: Sequence[BrokeredMessage]) -> None:
+async def send_messages(server: ServerProcess, path: str, messages: Sequence[BrokeredMessage]) -> None:
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         for message in messages:
             await factory.create_message_sender(path).send(message)
 
 
-async def captured(server: Served, path: str, folder: Path) -> Taken:
-    await capture(Here(), settings(server, folder, path))
-    return Taken(folder)
+async def captured(server: ServerProcess, path: str, folder: Path) -> CapturedFolder:
+    await run_capture(LocalSpark(), make_settings(server, folder, path))
+    return CapturedFolder(folder)
 
 
 async def test_a_replayed_message_is_the_one_that_was_captured(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     queue: str,
     tmp_path: Path,
 ) -> None:
     await send_messages(server, queue, MESSAGES)
     taken = await captured(server, queue, tmp_path / "first")
-    target = server.make_queue()
-    place = find_place(taken.folder, queue, None)
-    rows = rows_of(spark, taken.folder, find_files(taken.folder, place))
-    send(rows, {"connectionString": server.connection_string, "entity": target})
+    target = server.create_queue()
+    place = find_entity_folder(taken.folder, queue, None)
+    rows = read_rows(spark, taken.folder, find_files(taken.folder, place))
+    send_rows(rows, {"connectionString": server.connection_string, "entity": target})
     again = await captured(server, target, tmp_path / "again")
     assert again.ids() == taken.ids() == ["bytes", "value", "empty"]
-    for name in WRITTEN:
+    for name in WRITABLE_COLUMNS:
         if name != "entity":
             assert again.table().column(name).to_pylist() == taken.table().column(name).to_pylist(), name
 
 
 async def test_times_and_filters_choose_messages_and_files(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     queue: str,
     tmp_path: Path,
 ) -> None:
@@ -90,16 +90,16 @@ async def test_times_and_filters_choose_messages_and_files(
     (tmp_path / taken.manifests()[2].path).unlink()  # a file that does not count
     first, second, *_ = files = find_files(taken.folder, "contoso")
     assert len(files) == 2
-    assert find_files(taken.folder, "contoso", since=second.first) == [second]
-    assert find_files(taken.folder, "contoso", until=second.first) == [first]
+    assert find_files(taken.folder, "contoso", since=second.first_enqueued) == [second]
+    assert find_files(taken.folder, "contoso", until=second.first_enqueued) == [first]
 
     def ids(**chosen: object) -> list[str]:
-        found = rows_of(spark, taken.folder, files, **chosen).select("messageId").collect()  # type: ignore[arg-type]
+        found = read_rows(spark, taken.folder, files, **chosen).select("messageId").collect()  # type: ignore[arg-type]
         return [row.messageId for row in found]
 
     assert ids() == ["bytes", "value"]
-    assert ids(since=second.first) == ["value"]
-    assert ids(until=second.first) == ["bytes"]
+    assert ids(since=second.first_enqueued) == ["value"]
+    assert ids(until=second.first_enqueued) == ["bytes"]
     assert ids(where="label = 'kept'") == ["bytes"]
     assert ids(where="properties['int'].long = 1") == ["value"]
     with pytest.raises(PipelineError, match="the filter 'nonsense' cannot be used"):
@@ -107,13 +107,13 @@ async def test_times_and_filters_choose_messages_and_files(
 
 
 async def test_what_lies_below_the_folder_of_an_entity_is_not_replayed_with_it(
-    server: Served,
+    server: ServerProcess,
     tmp_path: Path,
 ) -> None:
     topic = "replayed"
-    server.put(topic, "TopicDescription")
-    server.put(f"{topic}/Subscriptions/all", "SubscriptionDescription")
-    queue = server.make_queue()
+    server.create_entity(topic, "TopicDescription")
+    server.create_entity(f"{topic}/Subscriptions/all", "SubscriptionDescription")
+    queue = server.create_queue()
     dead = f"{queue}/$DeadLetterQueue"
     await send_messages(server, queue, MESSAGES[:1])
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -123,34 +123,34 @@ async def test_what_lies_below_the_folder_of_an_entity_is_not_replayed_with_it(
         await receiver.dead_letter(message)
     await send_messages(server, queue, MESSAGES[1:])
     await send_messages(server, topic, MESSAGES)
-    await capture(Here(), settings(server, tmp_path, queue, dead, f"{topic}/Subscriptions/all"))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, dead, f"{topic}/Subscriptions/all"))
     words = ["pipeline", "replay", server.connection_string, str(tmp_path)]
     for path, count in ((queue.upper(), 2), (dead, 1), (f"{topic}/subscriptions/ALL", 3)):
-        folder = Taken(tmp_path).folder
-        assert sum(one.eventCount for one in find_files(folder, find_place(folder, path, None), path)) == count
+        folder = CapturedFolder(tmp_path).folder
+        assert sum(one.eventCount for one in find_files(folder, find_entity_folder(folder, path, None), path)) == count
     done = CliRunner().invoke(app, [*words, topic])
     assert (done.exit_code, done.stdout) == (0, f"No captured file of '{topic}' has messages of that time.\n")
 
 
 async def test_a_file_that_was_changed_is_not_replayed(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     queue: str,
     tmp_path: Path,
 ) -> None:
     await send_messages(server, queue, MESSAGES[:1])
     taken = await captured(server, queue, tmp_path)
     (manifest,) = taken.manifests()
-    file, target = tmp_path / manifest.file, server.make_queue()
+    file, target = tmp_path / manifest.file, server.create_queue()
     file.write_bytes(file.read_bytes()[:-10])
-    rows = rows_of(spark, taken.folder, [manifest])
+    rows = read_rows(spark, taken.folder, [manifest])
     with pytest.raises(PipelineError, match=rf"{file.name} cannot be read"):
-        send(rows, {"connectionString": server.connection_string, "entity": target})
-    assert server.counts(target)[0] == 0
+        send_rows(rows, {"connectionString": server.connection_string, "entity": target})
+    assert server.message_counts(target)[0] == 0
 
 
 async def test_files_of_earlier_versions_have_source_ids_too(
-    server: Served,
+    server: ServerProcess,
     queue: str,
     tmp_path: Path,
 ) -> None:
@@ -159,7 +159,7 @@ async def test_files_of_earlier_versions_have_source_ids_too(
     (manifest,) = taken.manifests()
 
     def source_ids() -> list[str]:
-        files = json.dumps([(0, manifest.file, 3, source_of(manifest))])
+        files = json.dumps([(0, manifest.file, 3, source_name_of(manifest))])
         reader = CapturedReader({"uri": taken.folder.uri, "files": files})
         return [
             one for part in reader.partitions() for batch in reader.read(part) for one in batch["sourceId"].to_pylist()
@@ -175,7 +175,7 @@ async def test_files_of_earlier_versions_have_source_ids_too(
 
 async def test_the_command_counts_and_sends_what_was_chosen(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     queue: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,23 +183,23 @@ async def test_the_command_counts_and_sends_what_was_chosen(
     await send_messages(server, queue, MESSAGES)
     await captured(server, queue, tmp_path)
     monkeypatch.setattr(spark_module, "session", lambda *_, **__: contextlib.nullcontext(spark))
-    target = server.make_queue()
+    target = server.create_queue()
     words = ["pipeline", "replay", server.connection_string, str(tmp_path), queue, "--to", target]
     for more, said, there in ((["--dry-run"], "would be", 0), ([], "were", 1)):
         done = CliRunner().invoke(app, [*words, "--filter", "label = 'kept'", *more])
         assert (done.exit_code, done.stdout) == (0, f"1 messages {said} sent.\n")
-        assert server.counts(target)[0] == there
+        assert server.message_counts(target)[0] == there
 
 
 def test_what_was_never_captured_is_named(tmp_path: Path) -> None:
-    taken = Taken(tmp_path)
-    taken.folder.put("contoso/orders/0/2026/x", b"", "_temporary/x")
-    taken.folder.put("other/orders/0/2026/x", b"", "_temporary/x")
+    taken = CapturedFolder(tmp_path)
+    taken.folder.write_atomically("contoso/orders/0/2026/x", b"", "_temporary/x")
+    taken.folder.write_atomically("other/orders/0/2026/x", b"", "_temporary/x")
     with pytest.raises(PipelineError, match=r"nothing of 'news' is in .*; it has contoso, other"):
-        find_place(taken.folder, "news", None)
+        find_entity_folder(taken.folder, "news", None)
     with pytest.raises(PipelineError, match="'orders' was captured from contoso, other: say which"):
-        find_place(taken.folder, "orders", None)
-    assert find_place(taken.folder, "orders", "other") == "other/orders"
+        find_entity_folder(taken.folder, "orders", None)
+    assert find_entity_folder(taken.folder, "orders", "other") == "other/orders"
 
 
 @pytest.mark.parametrize(

@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-from twinbus.pipeline.capture.window import FIRST_GUESS, Closing, Limits, Window
+from twinbus.pipeline.capture.window import INITIAL_MESSAGE_BYTES, DueWindow, Window, WindowLimits
 
-LIMITS = Limits(60.0, 1_000_000)
+LIMITS = WindowLimits(60.0, 1_000_000)
 
 
 def known(first: int = 1) -> Window:
     """One whose messages are known to have 1,000 bytes."""
     window = Window(3, first, LIMITS)
-    window.closed(100, 100_000)
+    window.mark_closed(100, 100_000)
     return window
 
 
 def test_a_window_opens_with_its_first_message_and_closes_some_time_later() -> None:
     window = known()
-    assert window.look(1, 0.0) is None
-    assert window.look(2, 1_000.0) is None
-    assert window.look(11, 1_059.9) is None
-    assert window.look(12, 1_060.0) == Closing(3, 1, 11, only_full=False)
+    assert window.close_if_due(1, 0.0) is None
+    assert window.close_if_due(2, 1_000.0) is None
+    assert window.close_if_due(11, 1_059.9) is None
+    assert window.close_if_due(12, 1_060.0) == DueWindow(3, 1, 11, only_full_files=False)
 
 
 def test_a_window_closes_when_it_is_likely_to_be_large_enough() -> None:
     window = known()
-    assert window.look(1_000, 0.0) is None
-    assert window.look(1_001, 1.0) == Closing(3, 1, 1_000, only_full=True)
+    assert window.close_if_due(1_000, 0.0) is None
+    assert window.close_if_due(1_001, 1.0) == DueWindow(3, 1, 1_000, only_full_files=True)
 
 
 def test_before_anything_is_known_of_messages_one_looks_soon() -> None:
     window = Window(3, 1, LIMITS)
-    enough = 1 + -(-LIMITS.size // int(FIRST_GUESS))
-    assert window.look(enough - 1, 0.0) is None
-    assert window.look(enough, 0.0) is not None
+    enough = 1 + -(-LIMITS.max_bytes // int(INITIAL_MESSAGE_BYTES))
+    assert window.close_if_due(enough - 1, 0.0) is None
+    assert window.close_if_due(enough, 0.0) is not None
 
 
 def test_a_window_that_is_being_written_is_left_alone() -> None:
     window = known()
-    assert window.look(2, 0.0, at_once=True) == Closing(3, 1, 1, only_full=False)
-    assert window.look(3, 1_000.0, at_once=True) is None
-    window.written(1)
-    window.closed(1, 1_000)
-    assert window.look(3, 1_000.0, at_once=True) == Closing(3, 2, 2, only_full=False)
+    assert window.close_if_due(2, 0.0, force=True) == DueWindow(3, 1, 1, only_full_files=False)
+    assert window.close_if_due(3, 1_000.0, force=True) is None
+    window.mark_written(1)
+    window.mark_closed(1, 1_000)
+    assert window.close_if_due(3, 1_000.0, force=True) == DueWindow(3, 2, 2, only_full_files=False)
 
 
 def test_what_is_left_behind_full_files_waits_for_its_own_time() -> None:
     window = known()
-    assert window.look(1_501, 50.0) is not None
-    window.written(1_000)
-    window.closed(1_500, 1_500_000)
-    assert window.look(1_501, 70.0) is None
-    assert window.look(1_501, 130.0) == Closing(3, 1_001, 1_500, only_full=False)
+    assert window.close_if_due(1_501, 50.0) is not None
+    window.mark_written(1_000)
+    window.mark_closed(1_500, 1_500_000)
+    assert window.close_if_due(1_501, 70.0) is None
+    assert window.close_if_due(1_501, 130.0) == DueWindow(3, 1_001, 1_500, only_full_files=False)
 
 
 def test_a_window_that_is_hurried_closes_with_its_first_message() -> None:
-    window = Window(3, 1, LIMITS, is_hurried=True)
-    assert window.look(1, 0.0) is None
-    assert window.look(2, 0.0) == Closing(3, 1, 1, only_full=False)
+    window = Window(3, 1, LIMITS, closes_at_once=True)
+    assert window.close_if_due(1, 0.0) is None
+    assert window.close_if_due(2, 0.0) == DueWindow(3, 1, 1, only_full_files=False)
 
 
 def test_a_window_that_failed_is_written_again_at_once() -> None:
     window = known()
-    window.look(2, 0.0)
-    assert window.look(2, 60.0) is not None
-    window.closed()
-    assert window.look(5, 61.0) == Closing(3, 1, 4, only_full=False)
+    window.close_if_due(2, 0.0)
+    assert window.close_if_due(2, 60.0) is not None
+    window.mark_closed()
+    assert window.close_if_due(5, 61.0) == DueWindow(3, 1, 4, only_full_files=False)

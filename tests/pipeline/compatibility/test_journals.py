@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.compatibility.archives import unpack
-from twinbus.pipeline.journals import find, journals
+from twinbus.pipeline.journals import find_journal_files, read_journals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def test_every_outcome_of_a_send_is_read(spark: SparkSession, tmp_path: Path) -> None:
     expected = unpack("pair", tmp_path)
-    assert [one.is_ended for one in find([tmp_path / "journals"])] == [True, False]
-    sends = journals(spark, tmp_path / "journals").where("kind = 'send' and entity = 'orders'").collect()
+    assert [one.is_complete for one in find_journal_files([tmp_path / "journals"])] == [True, False]
+    sends = read_journals(spark, tmp_path / "journals").where("kind = 'send' and entity = 'orders'").collect()
     by_outcome: dict[str, list[str]] = {}
     for row in sends:
         by_outcome.setdefault(row.outcome, []).append(row.message_id)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from tests.compatibility.archives import unpack
-from tests.served import started
-from twinbus.pipeline.source.checkpoint import processed
+from tests.served import run_server
+from twinbus.pipeline.source.checkpoint import read_processed_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-PATIENCE_S = 300
+TIMEOUT_S = 300
 
 
-def start(spark: SparkSession, server: Served, queue: str, folder: Path) -> StreamingQuery:
+def start(spark: SparkSession, server: ServerProcess, queue: str, folder: Path) -> StreamingQuery:
     """The query that has written the checkpoint, with what is available now."""
     source = spark.readStream.format("servicebus").option("connectionString", server.connection_string)
     rows = source.option("entity", queue).option("complete", "processed").load()
@@ -31,11 +31,11 @@ def start(spark: SparkSession, server: Served, queue: str, folder: Path) -> Stre
 
 def test_the_next_run_reads_exactly_what_was_not_read(spark: SparkSession, tmp_path: Path) -> None:
     found = unpack("jobs", tmp_path)
-    with started(tmp_path) as server:
-        assert all(processed(tmp_path / queue / "checkpoint", queue) is not None for queue in found)
+    with run_server(tmp_path) as server:
+        assert all(read_processed_offsets(tmp_path / queue / "checkpoint", queue) is not None for queue in found)
         queries = [start(spark, server, queue, tmp_path / queue) for queue in found]
-        assert all(query.awaitTermination(PATIENCE_S) for query in queries)
-        left = {queue: server.counts(queue)[0] for queue in found}
+        assert all(query.awaitTermination(TIMEOUT_S) for query in queries)
+        left = {queue: server.message_counts(queue)[0] for queue in found}
     for queue, expected in found.items():
         # Read file by file: Spark would look for the files of the earlier batches, too.
         files = (tmp_path / queue / "output").glob("*.parquet")

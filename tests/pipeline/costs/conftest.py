@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from tests.pipeline.costs.recorded import NOON, Client, Server, counted
+from tests.pipeline.costs.recorded import NOON, JournalRecorder, UsageRecorder, usage_row
 from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
 from twinbus.pipeline.costs import report
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typer.testing import Result
 
-    from twinbus.pipeline.costs.report import Report, Wanted
+    from twinbus.pipeline.costs.report import CostReport, CostReportSettings
 
 BACKLOG = "contoso/x-servicebus-transfer/3"
 PARKED = 1_000
@@ -45,23 +45,23 @@ def outage(tmp_path_factory: pytest.TempPathFactory) -> Outage:
 
 
 @dataclass
-class Explained:
+class ExplainedBill:
     """What the command made of it."""
 
-    report: Report
+    report: CostReport
     done: Result
     page: Path
     focus: Path
 
 
 @pytest.fixture(scope="session")
-def explained(spark: SparkSession, outage: Outage, tmp_path_factory: pytest.TempPathFactory) -> Explained:
+def explained(spark: SparkSession, outage: Outage, tmp_path_factory: pytest.TempPathFactory) -> ExplainedBill:
     """One run for all that look at it: it takes the longest of all."""
     folder = tmp_path_factory.mktemp("explained")
     page, focus = folder / "costs.html", folder / "focus"
-    reports: list[Report] = []
+    reports: list[CostReport] = []
 
-    def explain(spark: SparkSession, wanted: Wanted, tell: Callable[[str], None]) -> Report:
+    def explain(spark: SparkSession, wanted: CostReportSettings, tell: Callable[[str], None]) -> CostReport:
         reports.append(whole(spark, wanted, tell))
         return reports[-1]
 
@@ -72,7 +72,7 @@ def explained(spark: SparkSession, outage: Outage, tmp_path_factory: pytest.Temp
         places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
         done = CliRunner().invoke(app, ["pipeline", "costs", *outage.data, *places])
     assert done.exit_code == 0, done.output
-    return Explained(reports[0], done, page, focus)
+    return ExplainedBill(reports[0], done, page, focus)
 
 
 @contextlib.contextmanager
@@ -82,28 +82,28 @@ def session_of(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def write_usage(folder: Path) -> list[str]:
-    primary = Server(folder / "contoso", "contoso")
-    secondary = Server(folder / "contoso-backup", "contoso-backup")
+    primary = UsageRecorder(folder / "contoso", "contoso")
+    secondary = UsageRecorder(folder / "contoso-backup", "contoso-backup")
     sent = {"sends": DIRECT, "send_units": DIRECT, "send_bytes": DIRECT * 1000}
-    primary.minute(NOON, counted("orders", **sent), counted("", management=2), connections=3, mark="begin")
-    secondary.minute(NOON, counted("", management=11), connections=2, mark="begin")
+    primary.record_minute(NOON, usage_row("orders", **sent), usage_row("", management=2), connections=3, mark="begin")
+    secondary.record_minute(NOON, usage_row("", management=11), connections=2, mark="begin")
     parked = {"sends": PARKED, "send_units": PARKED + 10, "send_bytes": PARKED * 1100}
     later = NOON + dt.timedelta(minutes=3)
-    secondary.minute(later, counted(BACKLOG, **parked), connections=4)
+    secondary.record_minute(later, usage_row(BACKLOG, **parked), connections=4)
     back = NOON + dt.timedelta(minutes=61)
     taken = {"receives": PARKED, "receive_units": PARKED + 10, "receive_bytes": PARKED * 1100, "settlements": PARKED}
-    secondary.minute(back, counted(BACKLOG, "syphon", empty_receives=7, **taken), connections=2)
+    secondary.record_minute(back, usage_row(BACKLOG, "syphon", empty_receives=7, **taken), connections=2)
     moved = {"sends": PARKED, "send_units": PARKED, "send_bytes": PARKED * 1000}
     everything = DIRECT + PARKED
     received = {"receives": everything, "receive_units": everything, "receive_bytes": everything * 1000}
-    primary.minute(
+    primary.record_minute(
         back,
-        counted("orders", "syphon", **moved),
-        counted("orders", pings=1),
-        counted("orders", "billing", settlements=everything, empty_receives=2, **received),
-        counted("news", sends=10, send_units=10),
-        counted("news/Subscriptions/all", "reader", receives=20, receive_units=20, settlements=20),
-        counted("orders/$DeadLetterQueue", "operator", peeks=1),
+        usage_row("orders", "syphon", **moved),
+        usage_row("orders", pings=1),
+        usage_row("orders", "billing", settlements=everything, empty_receives=2, **received),
+        usage_row("news", sends=10, send_units=10),
+        usage_row("news/Subscriptions/all", "reader", receives=20, receive_units=20, settlements=20),
+        usage_row("orders/$DeadLetterQueue", "operator", peeks=1),
         connections=5,
     )
     primary.end(NOON + dt.timedelta(minutes=70))
@@ -112,16 +112,16 @@ def write_usage(folder: Path) -> list[str]:
 
 
 def write_journals(folder: Path) -> str:
-    client = Client(folder / "journals", "shop")
-    client.row(NOON + dt.timedelta(minutes=2), "suspected")
-    client.row(NOON + dt.timedelta(minutes=3), "failed over", reason="TimedOut: no answer")
-    client.row(NOON + dt.timedelta(minutes=3), "parked", kind="send", backlog_queue=BACKLOG, count=PARKED)
+    client = JournalRecorder(folder / "journals", "shop")
+    client.add_row(NOON + dt.timedelta(minutes=2), "suspected")
+    client.add_row(NOON + dt.timedelta(minutes=3), "failed over", reason="TimedOut: no answer")
+    client.add_row(NOON + dt.timedelta(minutes=3), "parked", kind="send", backlog_queue=BACKLOG, count=PARKED)
     for minute in range(4, 60):
-        client.row(NOON + dt.timedelta(minutes=minute), "pinged", reason="TimedOut: no answer")
-    client.row(NOON + dt.timedelta(minutes=60), "pinged")
-    client.row(NOON + dt.timedelta(minutes=60), "restored")
-    client.write()
-    syphon = Client(folder / "journals", "syphon")
-    syphon.row(NOON + dt.timedelta(minutes=61), "moved back", backlog_queue=BACKLOG, count=PARKED)
-    syphon.write()
+        client.add_row(NOON + dt.timedelta(minutes=minute), "pinged", reason="TimedOut: no answer")
+    client.add_row(NOON + dt.timedelta(minutes=60), "pinged")
+    client.add_row(NOON + dt.timedelta(minutes=60), "restored")
+    client.write_file()
+    syphon = JournalRecorder(folder / "journals", "syphon")
+    syphon.add_row(NOON + dt.timedelta(minutes=61), "moved back", backlog_queue=BACKLOG, count=PARKED)
+    syphon.write_file()
     return str(folder / "journals")

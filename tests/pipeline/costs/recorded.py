@@ -10,7 +10,7 @@ import msgspec
 from twinbus.client.journal_file import JournalFiles
 from twinbus.model.usage import END, UsageRow
 from twinbus.server.metering import hours
-from twinbus.server.metering.journal import Journal
+from twinbus.server.metering.journal import UsageJournal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 NOON = dt.datetime(2026, 10, 31, 12, tzinfo=dt.UTC)
 
 
-def seconds(when: dt.datetime) -> int:
+def epoch_seconds(when: dt.datetime) -> int:
     return int(when.timestamp())
 
 
-class Server:
+class UsageRecorder:
     """The usage of one process, in the data folder of its namespace."""
 
     def __init__(self, data: Path, namespace: str, *, process: int = 0, life: str = "5f1c") -> None:
         self.folder = data / "usage"
-        self._journal = Journal(self.folder, namespace=namespace, process=process, life=life)
+        self._journal = UsageJournal(self.folder, namespace=namespace, process=process, life=life)
 
-    def minute(self, when: dt.datetime, *rows: UsageRow, connections: int = 0, mark: str = "") -> None:
+    def record_minute(self, when: dt.datetime, *rows: UsageRow, connections: int = 0, mark: str = "") -> None:
         """Write down what a minute came to; the minutes of `rows` are put right."""
-        at = seconds(when)
+        at = epoch_seconds(when)
         own = UsageRow(minute=at, connections=connections, mark=mark)
         self._journal.append([own, *[msgspec.structs.replace(row, minute=at) for row in rows]], at)
 
     def end(self, when: dt.datetime) -> None:
         """Stop in good order."""
-        self.minute(when, mark=END)
+        self.record_minute(when, mark=END)
         self._journal.close()
 
     def roll(self) -> None:
         """Make Parquet files of all journals."""
         self._journal.close()
         for journal in sorted(self.folder.glob("*.journal")):
-            hours.roll(self.folder, journal)
+            hours.convert_journal(self.folder, journal)
 
 
-def counted(entity: str, by: str = "shop", /, **counts: int) -> UsageRow:
+def usage_row(entity: str, by: str = "shop", /, **counts: int) -> UsageRow:
     return msgspec.structs.replace(UsageRow(minute=0, entity=entity, client=by), **counts)
 
 
@@ -60,13 +60,13 @@ class FixedClock:
         self.now = now
 
     def wall_ms(self) -> int:
-        return seconds(self.now) * 1000
+        return epoch_seconds(self.now) * 1000
 
     def monotonic_s(self) -> float:
         return self.now.timestamp()
 
 
-class Client:
+class JournalRecorder:
     """The journal of one client."""
 
     def __init__(self, folder: Path, client_id: str = "shop", address: str = "localhost:5672") -> None:
@@ -74,7 +74,7 @@ class Client:
         self._who = (address, client_id)
         self._rows: list[Row] = []
 
-    def row(
+    def add_row(
         self,
         when: dt.datetime,
         outcome: str,
@@ -89,6 +89,6 @@ class Client:
         about = (None, entity, None, None, backlog_queue)
         self._rows.append((at, kind, *about, outcome, reason, count, *self._who, None, None))
 
-    def write(self) -> None:
+    def write_file(self) -> None:
         self._files.write(self._rows)
         self._files.close()

@@ -15,9 +15,9 @@ from tests.pipeline.costs.conftest import session_of
 from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
 from twinbus.pipeline.costs import report
-from twinbus.pipeline.costs.bill import Terms
+from twinbus.pipeline.costs.bill import BillingTerms
 from twinbus.pipeline.costs.kinds import Period
-from twinbus.pipeline.costs.report import Wanted
+from twinbus.pipeline.costs.report import CostReportSettings
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.errors import PipelineError
 
@@ -97,9 +97,9 @@ def test_what_cannot_be_is_said_in_a_sentence(arguments: tuple[str, ...], said: 
 
 @pytest.mark.usefixtures("here")
 def test_what_is_typed_is_what_a_bill_is_made_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Wanted] = []
+    asked: list[CostReportSettings] = []
 
-    def explain(_spark: SparkSession, wanted: Wanted, _tell: object) -> None:
+    def explain(_spark: SparkSession, wanted: CostReportSettings, _tell: object) -> None:
         asked.append(wanted)
         raise PipelineError("that is enough")
 
@@ -108,8 +108,12 @@ def test_what_is_typed_is_what_a_bill_is_made_by(monkeypatch: pytest.MonkeyPatch
     done = run(*places, "--since", "2026-10-01", "--until", "2026-11-01", "--period", "hour", "--no-failed-calls")
     assert "that is enough" in done.output
     october, november = (dt.datetime(2026, month, 1, tzinfo=dt.UTC) for month in (10, 11))
-    terms = Terms(tariff=read_tariff(), period=Period.HOUR, since=october, until=november, bills_failed=False)
-    assert asked == [Wanted(usage=["contoso", "backup"], journals=["audit"], parquet="focus", terms=terms)]
+    terms = BillingTerms(tariff=read_tariff(), period=Period.HOUR, since=october, until=november, bills_failed=False)
+    assert asked == [
+        CostReportSettings(
+            usage_folders=["contoso", "backup"], journal_folders=["audit"], parquet_folder="focus", terms=terms
+        )
+    ]
 
 
 @pytest.mark.usefixtures("here")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipeline.costs.conftest import BACKLOG
-from tests.pipeline.costs.recorded import NOON, Client, Server, counted
+from tests.pipeline.costs.recorded import NOON, JournalRecorder, UsageRecorder, usage_row
 from twinbus.model.usage import DOCUMENT_TERMS, FAILED_TERMS, OPERATION_TERMS
-from twinbus.pipeline.costs.bill import Terms, to_the_cent
-from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
-from twinbus.pipeline.costs.kinds import KINDS, Period, one_pass
-from twinbus.pipeline.costs.pulse import read_pulse
-from twinbus.pipeline.costs.report import Wanted, explain
+from twinbus.pipeline.costs.bill import BillingTerms, round_to_cent
+from twinbus.pipeline.costs.charges import PARKED_STAGES, Charges, Model, Stage
+from twinbus.pipeline.costs.kinds import OPERATION_KINDS, Period, sum_usage
+from twinbus.pipeline.costs.pulse import read_server_activity
+from twinbus.pipeline.costs.report import CostReportSettings, explain
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.usage import read_usage
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.pipeline.costs.conftest import Explained, Outage
-    from twinbus.pipeline.costs.report import Report
+    from tests.pipeline.costs.conftest import ExplainedBill, Outage
+    from twinbus.pipeline.costs.report import CostReport
 
 TARIFF = read_tariff()
 FOCUS = {
@@ -48,11 +48,11 @@ FOCUS = {
 
 
 @pytest.fixture
-def report(explained: Explained) -> Report:
+def report(explained: ExplainedBill) -> CostReport:
     return explained.report
 
 
-def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(explained: Explained) -> None:
+def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(explained: ExplainedBill) -> None:
     output = explained.done.output
     for said in ("contoso/orders", "57 min 00 s", "Usage may be missing", "ended without a last word", "$9.81"):
         assert said in output
@@ -63,8 +63,8 @@ def test_a_bill_is_explained_on_the_screen_as_parquet_and_as_a_page(explained: E
     assert "contoso/x-servicebus-transfer/3" in page
 
 
-def test_the_four_stages_of_what_was_parked_are_told_apart(report: Report) -> None:
-    assert {stage: report.stages[stage] for stage in THE_FOUR} == {
+def test_the_four_stages_of_what_was_parked_are_told_apart(report: CostReport) -> None:
+    assert {stage: report.stage_charges[stage] for stage in PARKED_STAGES} == {
         Stage.SEND_TO_BACKLOG: Charges(1_010, 1_010),  # ten of them crossed a step of 64 KB when parked
         Stage.RECEIVE_FROM_BACKLOG: Charges(1_010, 2_010),
         Stage.SEND_TO_PRIMARY: Charges(1_000, 1_000),
@@ -73,47 +73,47 @@ def test_the_four_stages_of_what_was_parked_are_told_apart(report: Report) -> No
     assert (report.parked.messages, report.parked.charges) == (1_000, Charges(4_020, 6_020))
 
 
-def test_all_else_has_its_stage(report: Report) -> None:
-    assert report.stages[Stage.NOT_PARKED] == Charges(8_000 + 10 + 20, 12_000 + 10 + 40)
+def test_all_else_has_its_stage(report: CostReport) -> None:
+    assert report.stage_charges[Stage.NOT_PARKED] == Charges(8_000 + 10 + 20, 12_000 + 10 + 40)
     assert report.not_parked.messages == 4_010
-    assert report.stages[Stage.IDLE_SYPHON] == Charges(7, 7)
-    assert report.stages[Stage.EMPTY] == Charges(2, 2)
-    assert report.stages[Stage.MANAGEMENT] == Charges(0, 2 + 11 + 1)
+    assert report.stage_charges[Stage.IDLE_SYPHON] == Charges(7, 7)
+    assert report.stage_charges[Stage.EMPTY] == Charges(2, 2)
+    assert report.stage_charges[Stage.MANAGEMENT] == Charges(0, 2 + 11 + 1)
 
 
-def test_pings_that_reached_no_server_are_known_from_the_journals(report: Report) -> None:
-    assert report.stages[Stage.PING] == Charges(57, 57)
-    assert report.unseen_pings == 56
+def test_pings_that_reached_no_server_are_known_from_the_journals(report: CostReport) -> None:
+    assert report.stage_charges[Stage.PING] == Charges(57, 57)
+    assert report.unreceived_pings == 56
 
 
-def test_an_outage_is_told_with_what_it_cost(report: Report) -> None:
+def test_an_outage_is_told_with_what_it_cost(report: CostReport) -> None:
     (one,) = report.outages
-    assert (one.namespace, one.path, one.clients, one.is_over) == ("contoso", "orders", 1, True)
+    assert (one.namespace, one.path, one.client_count, one.is_over) == ("contoso", "orders", 1, True)
     assert (one.since, one.duration) == (NOON + dt.timedelta(minutes=3), dt.timedelta(minutes=57))
-    assert (one.pings, one.parked) == (57, 1_000)
+    assert (one.ping_count, one.parked_count) == (57, 1_000)
     assert one.charges == Charges(57 + 4_020, 57 + 6_020)
-    assert one.extra == Charges(57 + 2_020, 57 + 3_020)
-    assert report.outside == 0
+    assert one.extra_charges == Charges(57 + 2_020, 57 + 3_020)
+    assert report.parked_outside_outages == 0
 
 
-def test_entities_are_told_by_what_they_cost(report: Report) -> None:
+def test_entities_are_told_by_what_they_cost(report: CostReport) -> None:
     first = report.entities[0]
     assert (first.namespace, first.path, first.sent, first.received) == ("contoso", "orders", 5_000, 5_000)
     assert report.entity_count == len(report.entities) == 7
 
 
-def test_costs_of_stages_sum_up_to_the_bill(report: Report) -> None:
+def test_costs_of_stages_sum_up_to_the_bill(report: CostReport) -> None:
     bills = sum(month.bill(TARIFF, Model.OPERATION).operations for month in report.account.months)
-    assert sum(report.costs.values()) == bills
+    assert sum(report.stage_costs.values()) == bills
 
 
 def test_without_journals_the_stages_are_estimated_and_outages_unknown(spark: SparkSession, outage: Outage) -> None:
-    report = explain(spark, Wanted(usage=outage.data, terms=Terms(tariff=TARIFF)))
-    assert report.account.parked_by == "backlog"
-    assert report.stages[Stage.SEND_TO_BACKLOG] == Charges(1_010, 1_010)
-    assert report.stages[Stage.SEND_TO_PRIMARY] == Charges(1_010, 1_010)
-    assert report.stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(1_010, 2_010)
-    assert report.stages[Stage.PING] == Charges(1, 1)
+    report = explain(spark, CostReportSettings(usage_folders=outage.data, terms=BillingTerms(tariff=TARIFF)))
+    assert report.account.parked_source == "backlog"
+    assert report.stage_charges[Stage.SEND_TO_BACKLOG] == Charges(1_010, 1_010)
+    assert report.stage_charges[Stage.SEND_TO_PRIMARY] == Charges(1_010, 1_010)
+    assert report.stage_charges[Stage.RECEIVE_FROM_PRIMARY] == Charges(1_010, 2_010)
+    assert report.stage_charges[Stage.PING] == Charges(1, 1)
     assert report.outages == ()
 
 
@@ -121,28 +121,30 @@ def test_c09_sends_that_a_killed_server_did_not_count_make_no_parked_message_dea
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """1,000 sends, half of them lost by the kill; 200 more were parked, and all was received. Failed calls are free."""
-    server = Server(tmp_path / "data", "contoso")
-    server.minute(NOON, counted("orders", sends=500, send_units=500, failed_sends=9, failed_pings=9))
-    received = counted("orders", "billing", receives=1_200, receive_units=1_200, settlements=1_200)
-    moved = counted("orders", "syphon", sends=200, send_units=200)
-    server.minute(NOON + dt.timedelta(minutes=1), moved, received)
-    shop, syphon = Client(tmp_path / "journals", "shop"), Client(tmp_path / "journals", "syphon")
-    shop.row(NOON, "sent", kind="send", count=1_000)
-    shop.row(NOON, "pinged", reason="TimedOut: no answer")
-    shop.write()
-    syphon.row(NOON + dt.timedelta(minutes=1), "moved back", backlog_queue=BACKLOG, count=200)
-    syphon.write()
-    terms = Terms(tariff=TARIFF, bills_failed=False)
-    wanted = Wanted(usage=[str(tmp_path / "data")], journals=[str(tmp_path / "journals")], terms=terms)
-    stages = explain(spark, wanted).stages
+    server = UsageRecorder(tmp_path / "data", "contoso")
+    server.record_minute(NOON, usage_row("orders", sends=500, send_units=500, failed_sends=9, failed_pings=9))
+    received = usage_row("orders", "billing", receives=1_200, receive_units=1_200, settlements=1_200)
+    moved = usage_row("orders", "syphon", sends=200, send_units=200)
+    server.record_minute(NOON + dt.timedelta(minutes=1), moved, received)
+    shop, syphon = JournalRecorder(tmp_path / "journals", "shop"), JournalRecorder(tmp_path / "journals", "syphon")
+    shop.add_row(NOON, "sent", kind="send", count=1_000)
+    shop.add_row(NOON, "pinged", reason="TimedOut: no answer")
+    shop.write_file()
+    syphon.add_row(NOON + dt.timedelta(minutes=1), "moved back", backlog_queue=BACKLOG, count=200)
+    syphon.write_file()
+    terms = BillingTerms(tariff=TARIFF, bills_failed=False)
+    wanted = CostReportSettings(
+        usage_folders=[str(tmp_path / "data")], journal_folders=[str(tmp_path / "journals")], terms=terms
+    )
+    stages = explain(spark, wanted).stage_charges
     assert stages[Stage.PING] == Charges()
     assert stages[Stage.NOT_PARKED] == Charges(500 + 1_000, 500 + 2_000)
     assert stages[Stage.SEND_TO_PRIMARY] == Charges(200, 200)
     assert stages[Stage.RECEIVE_FROM_PRIMARY] == Charges(200, 400)
 
 
-def test_a_process_that_ended_without_a_last_word_is_named(report: Report) -> None:
-    (gap,) = report.account.pulse.gaps
+def test_a_process_that_ended_without_a_last_word_is_named(report: CostReport) -> None:
+    (gap,) = report.account.server_activity.gaps
     assert str(gap) == (
         "contoso-backup, process 0, life 5f1c: ended without a last word in the minute from 2026-10-31 13:01 UTC: "
         "the last second of a killed process is missing, and up to a minute after a power cut"
@@ -153,52 +155,59 @@ def test_one_that_is_still_alive_is_not_and_minutes_that_could_not_be_written_ar
     spark: SparkSession, tmp_path: Path
 ) -> None:
     now = NOON + dt.timedelta(minutes=11)
-    Server(tmp_path, "contoso").minute(now, counted("orders", sends=1, send_units=1))
-    server = Server(tmp_path, "contoso", process=1, life="77aa")
-    server.minute(NOON, counted("orders", sends=1, send_units=1))
-    server.minute(NOON + dt.timedelta(minutes=9), mark="lost")
+    UsageRecorder(tmp_path, "contoso").record_minute(now, usage_row("orders", sends=1, send_units=1))
+    server = UsageRecorder(tmp_path, "contoso", process=1, life="77aa")
+    server.record_minute(NOON, usage_row("orders", sends=1, send_units=1))
+    server.record_minute(NOON + dt.timedelta(minutes=9), mark="lost")
     server.end(NOON + dt.timedelta(minutes=10))
-    (gap,) = read_pulse(one_pass(read_usage(spark, [tmp_path]), Period.DAY), now).gaps
+    (gap,) = read_server_activity(sum_usage(read_usage(spark, [tmp_path]), Period.DAY), now).gaps
     assert "life 77aa: could not write for a while: minutes before 2026-10-31 12:09 UTC are missing" in str(gap)
 
 
 def test_connections_are_those_of_all_processes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     for process, numbers in enumerate([(5, 1, 7), (1, 6, 7)]):
-        server = Server(tmp_path, "contoso", process=process, life=f"life{process}")
+        server = UsageRecorder(tmp_path, "contoso", process=process, life=f"life{process}")
         for minute, connections in zip((0, 1, 60), numbers, strict=True):
-            server.minute(NOON + dt.timedelta(minutes=minute), connections=connections)
+            server.record_minute(NOON + dt.timedelta(minutes=minute), connections=connections)
         server.end(NOON + dt.timedelta(minutes=61))
-    pulse = read_pulse(one_pass(read_usage(spark, [tmp_path]), Period.DAY), NOON)
-    assert pulse.hourly_peaks == {dt.date(2026, 10, 1): 7 + 14}
-    assert pulse.lives == 2
+    pulse = read_server_activity(sum_usage(read_usage(spark, [tmp_path]), Period.DAY), NOON)
+    assert pulse.hourly_connection_peaks == {dt.date(2026, 10, 1): 7 + 14}
+    assert pulse.process_count == 2
 
 
 def test_focus_rows_sum_up_to_the_bills_to_the_cent(spark: SparkSession, tmp_path: Path) -> None:
-    server = Server(tmp_path / "data", "contoso")
+    server = UsageRecorder(tmp_path / "data", "contoso")
     october, november = NOON, NOON + dt.timedelta(days=1)
     for when, millions in ((october, 50), (november, 150)):
         # An odd number, so that what an operation costs on average is not a round one.
         rest = millions * 1_000_000 - 7_777_777
-        rows = [counted("orders", sends=1, send_units=rest), counted("invoices", "till", sends=1, send_units=7_777_777)]
-        received = counted("contoso/x-servicebus-transfer/0", "syphon", receive_bytes=3 * 2**30, settlements=1_000_000)
-        server.minute(when, *rows, received, connections=2_000)
+        rows = [
+            usage_row("orders", sends=1, send_units=rest),
+            usage_row("invoices", "till", sends=1, send_units=7_777_777),
+        ]
+        received = usage_row(
+            "contoso/x-servicebus-transfer/0", "syphon", receive_bytes=3 * 2**30, settlements=1_000_000
+        )
+        server.record_minute(when, *rows, received, connections=2_000)
     server.end(november + dt.timedelta(minutes=1))
     place = str(tmp_path / "focus")
-    terms = Terms(tariff=TARIFF, model=Model.DOCUMENT)
-    report = explain(spark, Wanted(usage=[str(tmp_path / "data")], terms=terms, parquet=place))
+    terms = BillingTerms(tariff=TARIFF, model=Model.DOCUMENT)
+    report = explain(
+        spark, CostReportSettings(usage_folders=[str(tmp_path / "data")], terms=terms, parquet_folder=place)
+    )
     months = report.account.months
     assert [month.bill(TARIFF, Model.DOCUMENT).operations for month in months] == [Decimal("29.60"), Decimal("94.60")]
     assert [month.bill(TARIFF, Model.OPERATION).operations for month in months] == [Decimal("30.40"), Decimal("95.10")]
     costs = ("BilledCost", "x_DocumentCost", "x_OperationCost")
     summed = spark.read.parquet(place).groupBy("BillingPeriodStart").sum(*costs).collect()
-    found = {row[0].date(): [to_the_cent(amount) for amount in row[1:]] for row in summed}
+    found = {row[0].date(): [round_to_cent(amount) for amount in row[1:]] for row in summed}
     models = (Model.DOCUMENT, Model.DOCUMENT, Model.OPERATION)
     assert found == {
-        month.begins: [to_the_cent(month.bill(TARIFF, model).total) for model in models] for month in months
+        month.first_day: [round_to_cent(month.bill(TARIFF, model).total) for model in models] for month in months
     }
 
 
-def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, explained: Explained) -> None:
+def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSession, explained: ExplainedBill) -> None:
     rows = spark.read.parquet(str(explained.focus))
     assert {
         *("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "BillingCurrency", "BillingPeriodStart"),
@@ -225,16 +234,21 @@ def test_c12_focus_rows_have_the_columns_of_the_specification(spark: SparkSessio
 
 def test_a_folder_that_is_there_is_not_written_to(spark: SparkSession, outage: Outage, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="is there already"):
-        explain(spark, Wanted(usage=outage.data, terms=Terms(tariff=TARIFF), parquet=str(tmp_path)))
+        explain(
+            spark,
+            CostReportSettings(
+                usage_folders=outage.data, terms=BillingTerms(tariff=TARIFF), parquet_folder=str(tmp_path)
+            ),
+        )
 
 
 def test_a_time_without_usage_is_said(spark: SparkSession, outage: Outage) -> None:
-    terms = Terms(tariff=TARIFF, since=NOON + dt.timedelta(days=300))
+    terms = BillingTerms(tariff=TARIFF, since=NOON + dt.timedelta(days=300))
     with pytest.raises(PipelineError, match="nothing was counted in that time"):
-        explain(spark, Wanted(usage=outage.data, terms=terms))
+        explain(spark, CostReportSettings(usage_folders=outage.data, terms=terms))
 
 
 def test_kinds_take_each_charged_column_once() -> None:
-    assert sorted(name for kind in KINDS for name in kind.document) == sorted(DOCUMENT_TERMS)
-    assert sorted(name for kind in KINDS for name in kind.operation) == sorted(OPERATION_TERMS)
-    assert sorted(name for kind in KINDS for name in kind.failed) == sorted(FAILED_TERMS)
+    assert sorted(name for kind in OPERATION_KINDS for name in kind.document_columns) == sorted(DOCUMENT_TERMS)
+    assert sorted(name for kind in OPERATION_KINDS for name in kind.operation_columns) == sorted(OPERATION_TERMS)
+    assert sorted(name for kind in OPERATION_KINDS for name in kind.failed_columns) == sorted(FAILED_TERMS)

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from twinbus.pipeline.costs.document import Bars, Document, Section, Stack, Table
-from twinbus.pipeline.costs.page import write_page
-from twinbus.pipeline.costs.predicted import tell_prediction
+from twinbus.pipeline.costs.document import BarChart, Document, Section, StackedChart, Table
+from twinbus.pipeline.costs.page import render_page
+from twinbus.pipeline.costs.predicted import prediction_document
 from twinbus.pipeline.costs.setup import Setup, Traffic
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.costs.what_if import predict
@@ -52,17 +52,17 @@ def read(page: str) -> Reader:
 
 def evil_document() -> Document:
     table = Table((EVIL, f">{EVIL}"), [(EVIL, EVIL), ("all", "1")], caption=EVIL, has_total=True)
-    charts = (Bars(EVIL, [(EVIL, 1.0, EVIL)]), Stack(EVIL, EVIL, [EVIL, EVIL], [(EVIL, [1.0, 2.0])]))
+    charts = (BarChart(EVIL, [(EVIL, 1.0, EVIL)]), StackedChart(EVIL, EVIL, [EVIL, EVIL], [(EVIL, [1.0, 2.0])]))
     section = Section(title=EVIL, paragraphs=(EVIL,), tables=(table,), charts=charts)
     return Document(title=EVIL, facts=[(EVIL, EVIL)], warnings=[EVIL], sections=[section])
 
 
 def predicted_page() -> str:
     setup = Setup(outage_minutes=(45,), traffic=(Traffic(), Traffic(name="news", subscriptions=3)))
-    return write_page(tell_prediction(predict(setup, read_tariff())), "today")
+    return render_page(prediction_document(predict(setup, read_tariff())), "today")
 
 
-@pytest.mark.parametrize("page", [predicted_page(), write_page(evil_document(), EVIL)])
+@pytest.mark.parametrize("page", [predicted_page(), render_page(evil_document(), EVIL)])
 def test_nothing_is_fetched_and_nothing_runs(page: str) -> None:
     reader = read(page)
     assert {tag for tag, _ in reader.tags} & {"script", "link", "img", "iframe", "object", "base", "form", "a"} == set()
@@ -77,7 +77,7 @@ def test_nothing_is_fetched_and_nothing_runs(page: str) -> None:
 
 
 def test_what_comes_from_outside_is_text() -> None:
-    page = write_page(evil_document(), EVIL)
+    page = render_page(evil_document(), EVIL)
     assert "<script" not in page
     texts = "".join(read(page).texts)
     assert texts.count(EVIL) >= 14
@@ -104,8 +104,13 @@ def test_it_is_made_for_phones_and_for_the_dark() -> None:
 
 
 def test_charts_of_nothing_are_drawn_too() -> None:
-    empty = (Bars("none", []), Bars("zero", [("a", 0.0, "0")]), Stack("none", "x", [], []), Stack("z", "x", ["a"], []))
-    read(write_page(Document(title="t", sections=[Section(title="s", charts=empty)]), "today"))
+    empty = (
+        BarChart("none", []),
+        BarChart("zero", [("a", 0.0, "0")]),
+        StackedChart("none", "x", [], []),
+        StackedChart("z", "x", ["a"], []),
+    )
+    read(render_page(Document(title="t", sections=[Section(title="s", charts=empty)]), "today"))
 
 
 def test_the_prediction_is_on_it() -> None:

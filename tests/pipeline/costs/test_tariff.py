@@ -16,9 +16,9 @@ from twinbus.pipeline.costs.bill import (
     money,
     operations_cost,
     premium_cost,
-    to_the_cent,
+    round_to_cent,
 )
-from twinbus.pipeline.costs.tariff import read_tariff, shipped_tariff
+from twinbus.pipeline.costs.tariff import default_tariff_path, read_tariff
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def test_c10_the_base_charge_is_separate() -> None:
 def test_c10_connections_beyond_a_thousand_cost_three_cents_each_by_their_hourly_peaks() -> None:
     assert connections_cost(TARIFF, 1_000 * 744) == 0
     assert connections_cost(TARIFF, 3_500 * 744) == Decimal("75.00")
-    assert to_the_cent(connections_cost(TARIFF, 1_000 * 744 + 10_000 * 372)) == Decimal("150.00")
+    assert round_to_cent(connections_cost(TARIFF, 1_000 * 744 + 10_000 * 372)) == Decimal("150.00")
 
 
 def test_c10_premium_is_paid_by_unit_and_basic_by_operation() -> None:
@@ -85,20 +85,20 @@ def test_money_is_shown_to_the_cent_without_a_minus_before_nothing() -> None:
 
 
 def test_no_price_is_in_the_code() -> None:
-    prices = re.findall(r'"(\d+\.\d+)"', shipped_tariff().read_text())
+    prices = re.findall(r'"(\d+\.\d+)"', default_tariff_path().read_text())
     assert {"9.81", "0.80", "677.08"} <= set(prices)
-    for file in shipped_tariff().parent.rglob("*.py"):
+    for file in default_tariff_path().parent.rglob("*.py"):
         for price in prices:
             assert f'"{price}"' not in re.sub(r'""".*?"""|such as "0.80"', "", file.read_text(), flags=re.DOTALL), file
 
 
 def test_the_file_says_where_it_is_from_and_of_when() -> None:
     assert "azure.microsoft.com" in TARIFF.source
-    assert shipped_tariff().stem == f"tariff-{TARIFF.date:%Y-%m}"
+    assert default_tariff_path().stem == f"tariff-{TARIFF.date:%Y-%m}"
 
 
 def changed(tmp_path: Path, old: str, new: str) -> Path:
-    text = shipped_tariff().read_text()
+    text = default_tariff_path().read_text()
     assert old in text
     file = tmp_path / "tariff.toml"
     file.write_text(text.replace(old, new, 1))

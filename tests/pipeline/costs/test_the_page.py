@@ -15,7 +15,7 @@ from twinbus.cli.main import app
 from twinbus.pipeline.costs.bill import money, operations_cost
 from twinbus.pipeline.costs.focus import COLUMNS
 from twinbus.pipeline.costs.setup import read_setup
-from twinbus.pipeline.costs.tariff import read_tariff, shipped_tariff
+from twinbus.pipeline.costs.tariff import default_tariff_path, read_tariff
 
 if TYPE_CHECKING:
     import pytest
@@ -63,7 +63,7 @@ def test_it_tells_the_tariff_to_the_cent() -> None:
     assert len(told) == 6
     for millions, amount in told:
         assert money(operations_cost(read_tariff(), int(millions.replace(",", "")) * 1_000_000)) == amount
-    assert shipped_tariff().name in PAGE
+    assert default_tariff_path().name in PAGE
 
 
 def test_it_tells_every_column_of_our_own() -> None:

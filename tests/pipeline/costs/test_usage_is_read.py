@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.costs.recorded import NOON, Server, counted
+from tests.pipeline.costs.recorded import NOON, UsageRecorder, usage_row
 from twinbus.model.usage import COLUMNS
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.usage import read_usage
-from twinbus.pipeline.usage.reading import batches_of
+from twinbus.pipeline.usage.reading import read_batches
 from twinbus.server.metering import hours
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 HOUR = dt.timedelta(hours=1)
 
 
-def two_hours(data: Path) -> Server:
-    server = Server(data, "contoso")
-    server.minute(NOON, counted("orders", sends=3, send_units=4))
-    server.minute(NOON + HOUR, counted("orders", sends=5, send_units=6))
+def two_hours(data: Path) -> UsageRecorder:
+    server = UsageRecorder(data, "contoso")
+    server.record_minute(NOON, usage_row("orders", sends=3, send_units=4))
+    server.record_minute(NOON + HOUR, usage_row("orders", sends=5, send_units=6))
     return server
 
 
@@ -38,7 +38,7 @@ def sends(spark: SparkSession, *places: Path | str, **when: dt.datetime) -> int:
 def test_hours_that_are_parquet_and_hours_that_are_journals_come_as_one(spark: SparkSession, tmp_path: Path) -> None:
     server = two_hours(tmp_path)
     first = min(server.folder.glob("*.journal"))
-    hours.roll(server.folder, first)
+    hours.convert_journal(server.folder, first)
     usage = read_usage(spark, [tmp_path])
     assert tuple(usage.columns) == COLUMNS
     rows = usage.where("entity = 'orders'").orderBy("minute").collect()
@@ -53,13 +53,13 @@ def test_an_hour_that_is_there_as_both_counts_once(spark: SparkSession, tmp_path
     server = two_hours(tmp_path)
     first = min(server.folder.glob("*.journal"))
     kept = first.read_bytes()
-    hours.roll(server.folder, first)
+    hours.convert_journal(server.folder, first)
     first.write_bytes(kept)  # as after a crash between the two steps
     assert sends(spark, tmp_path) == 8
 
 
 def test_a_journal_that_was_rolled_meanwhile_has_no_rows(tmp_path: Path) -> None:
-    assert list(batches_of(tmp_path / "gone.journal")) == []
+    assert list(read_batches(tmp_path / "gone.journal")) == []
 
 
 def test_a_torn_journal_is_read_up_to_there(spark: SparkSession, tmp_path: Path) -> None:

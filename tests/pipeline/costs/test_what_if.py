@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twinbus.pipeline.costs.charges import Charges, Model, Stage, total
+from twinbus.pipeline.costs.charges import Charges, Model, Stage, sum_charges
 from twinbus.pipeline.costs.setup import Setup, Traffic, read_setup
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.costs.what_if import predict
@@ -43,7 +43,7 @@ def test_the_stages_are_those_of_the_formulas() -> None:
 
 def test_the_bill_is_that_of_all_charges() -> None:
     prediction = predict(OURS, TARIFF)
-    assert total(prediction.stages) == prediction.pair.charges == Charges(40_237_440, 60_337_478)
+    assert sum_charges(prediction.stages) == prediction.pair.charges == Charges(40_237_440, 60_337_478)
     bill = prediction.pair.bills[Model.OPERATION]
     assert bill.operations == Decimal("37.8699824")
     assert bill.base == TARIFF.base_per_month
@@ -52,14 +52,14 @@ def test_the_bill_is_that_of_all_charges() -> None:
 
 def test_what_the_pair_costs_more_is_told() -> None:
     # 300,000 operations and pings, polls and starts beyond them, all in the tier of 0.80 a million.
-    assert predict(OURS, TARIFF).extra[Model.OPERATION] - predict(OURS, TARIFF).pair.bills[
+    assert predict(OURS, TARIFF).pair_extra_cost[Model.OPERATION] - predict(OURS, TARIFF).pair.bills[
         Model.OPERATION
     ].egress == Decimal("0.2699824")
 
 
 def test_the_alternatives_are_named_with_their_bills() -> None:
     alone, twice, premium, both, basic = predict(OURS, TARIFF).others
-    assert (alone.name, alone.charges, alone.refused) == ("no pair", Charges(40_000_000, 60_000_000), 100_000)
+    assert (alone.name, alone.charges, alone.refused_messages) == ("no pair", Charges(40_000_000, 60_000_000), 100_000)
     assert (twice.name, twice.charges) == ("active replication", Charges(80_000_000, 120_000_000))
     assert twice.bills[Model.OPERATION].operations == Decimal("79.60")
     assert premium.bills[Model.DOCUMENT].total == Decimal("677.08")
@@ -75,8 +75,8 @@ def test_basic_is_no_alternative_where_there_are_topics() -> None:
 def test_other_operations_of_the_account_move_the_bill_into_another_tier() -> None:
     lone = predict(Setup(), TARIFF)
     among = predict(Setup(other_operations=99_000_000), TARIFF)
-    assert lone.extra[Model.OPERATION] == 0
-    assert among.extra[Model.OPERATION] == Decimal(28_811) * Decimal("0.5") / 1_000_000
+    assert lone.pair_extra_cost[Model.OPERATION] == 0
+    assert among.pair_extra_cost[Model.OPERATION] == Decimal(28_811) * Decimal("0.5") / 1_000_000
     assert among.others[2].bills[Model.DOCUMENT].base == Decimal("677.08")
     assert among.others[2].bills[Model.DOCUMENT].total == Decimal("677.08") + Decimal("9.81") + Decimal("68.80")
 
@@ -94,7 +94,7 @@ def test_each_outage_has_whole_pings_of_its_own() -> None:
 
 def test_without_a_share_as_much_is_parked_as_the_outages_last() -> None:
     setup = Setup(outage_minutes=(100, 332), traffic=(Traffic(messages=1_000_000),))
-    assert setup.outage_share == 1
+    assert setup.outage_percent == 1
     assert predict(setup, TARIFF).parked == 10_000
 
 

@@ -11,13 +11,13 @@ import pytest
 from twinbus.pipeline.columns import SCHEMA
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.ids import DIGEST_BYTES, RowIds, check_distinct, check_key
-from twinbus.pipeline.sink.messages import check_columns, messages_of
+from twinbus.pipeline.sink.messages import check_columns, to_messages
 
 PROPERTY = pa.struct([("type", pa.string()), ("long", pa.int64())])
 
 
 def ids(batch: pa.RecordBatch, scope: str = "query-3", *key: str) -> list[object]:
-    return [one.message.message_id for one in messages_of(batch, "orders", RowIds(scope, key))]
+    return [one.message.message_id for one in to_messages(batch, "orders", RowIds(scope, key))]
 
 
 def rows(**columns: object) -> pa.RecordBatch:
@@ -51,7 +51,7 @@ def test_two_equal_rows_of_different_tasks_are_refused() -> None:
     def digests(*numbers: int) -> bytes:
         derived = RowIds("query-3")
         batch = rows(sourceId=[f"s/{number}" for number in numbers], body=["x"] * len(numbers))
-        assert len(list(messages_of(batch, "orders", derived))) == len(numbers)
+        assert len(list(to_messages(batch, "orders", derived))) == len(numbers)
         return derived.digests
 
     check_distinct([])
@@ -140,7 +140,7 @@ def test_a_decimal_key_is_the_same_in_a_column_of_another_scale() -> None:
 def test_a_key_may_be_of_any_type_that_can_be_compared_exactly(values: list[object]) -> None:
     batch = rows(orderId=values, body=["x", "x"])
     check_key(batch.schema, ("orderId",))
-    check_columns(batch.schema, needs_entity=False, key=("orderId",))
+    check_columns(batch.schema, needs_entity=False, key_columns=("orderId",))
     first, second = ids(batch, "q", "orderId")
     assert first != second
     assert ids(batch.slice(1), "q", "orderId") == [second]
@@ -167,7 +167,7 @@ def test_rows_without_a_possible_key_are_refused(columns: dict[str, object], key
 
 def test_a_column_that_is_no_key_is_refused_as_ever() -> None:
     with pytest.raises(PipelineError, match="no column 'line' to write"):
-        check_columns(rows(body=["x"], orderId=[1], line=[1]).schema, needs_entity=False, key=("orderId",))
+        check_columns(rows(body=["x"], orderId=[1], line=[1]).schema, needs_entity=False, key_columns=("orderId",))
 
 
 def test_what_was_read_can_be_written_and_has_a_key() -> None:

@@ -9,27 +9,27 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from tests.pairing_processes.namespaces import QUEUE, make_queue, received
+from tests.pairing_processes.namespaces import QUEUE, create_queue, receive_all
 from tests.pipeline.sink.test_paired_writing import both, pair  # noqa: F401  # a fixture
 from twinbus.client.sync import BrokeredMessage, MessagingFactory
 from twinbus.pipeline.sink import writers
 from twinbus.pipeline.sink.options import read_options
-from twinbus.pipeline.sink.writers import BATCH_ID, RUN_ID, BatchWriter, StreamWriter
+from twinbus.pipeline.sink.writers import BATCH_ID_PROPERTY, RUN_ID_PROPERTY, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
-MARK = "x-ms-possible-duplicate"
+DUPLICATE_MARK = "x-ms-possible-duplicate"
 ROWS = 12
 LARGE = 7
 
 
-def marks(server: Served) -> list[tuple[str, object]]:
-    return [(one.text, one.properties.get(MARK)) for one in asyncio.run(received(server, 1))]
+def marks(server: ServerProcess) -> list[tuple[str, object]]:
+    return [(one.text, one.properties.get(DUPLICATE_MARK)) for one in asyncio.run(receive_all(server, 1))]
 
 
 def run_as(monkeypatch: pytest.MonkeyPatch, attempt: int, properties: dict[str, str]) -> None:
@@ -40,7 +40,7 @@ def run_as(monkeypatch: pytest.MonkeyPatch, attempt: int, properties: dict[str, 
 
 def test_q04_rows_of_a_task_that_is_attempted_again_are_marked(
     monkeypatch: pytest.MonkeyPatch,
-    both: tuple[Served, Served],  # noqa: F811
+    both: tuple[ServerProcess, ServerProcess],  # noqa: F811
     tmp_path: Path,
 ) -> None:
     primary = both[0]
@@ -52,21 +52,21 @@ def test_q04_rows_of_a_task_that_is_attempted_again_are_marked(
         assert marks(primary) == [("apples", mark)]
         BatchWriter(read_options(alone)).write(iter(rows))
         assert marks(primary) == [("apples", None)], "without a pair nothing is marked"
-        run_as(monkeypatch, attempt, {BATCH_ID: "3", RUN_ID: "first"})
+        run_as(monkeypatch, attempt, {BATCH_ID_PROPERTY: "3", RUN_ID_PROPERTY: "first"})
         StreamWriter(read_options(paired | {"checkpointLocation": str(tmp_path / "checkpoint")})).write(iter(rows))
         assert marks(primary) == [("apples", mark)]
-    run_as(monkeypatch, 0, {BATCH_ID: "3", RUN_ID: "first"})
+    run_as(monkeypatch, 0, {BATCH_ID_PROPERTY: "3", RUN_ID_PROPERTY: "first"})
     StreamWriter(read_options(paired)).write(iter(rows))
     assert marks(primary) == [("apples", True)], "without the checkpoint nobody can tell whether it ran before"
 
 
 def test_q04_a_batch_of_a_stream_that_runs_again_is_marked(
     spark: SparkSession,
-    both: tuple[Served, Served],  # noqa: F811
+    both: tuple[ServerProcess, ServerProcess],  # noqa: F811
     tmp_path: Path,
 ) -> None:
     primary, source = both[0], "baskets"
-    asyncio.run(make_queue(primary, source))
+    asyncio.run(create_queue(primary, source))
     options = pair(*both)
 
     def copy(body: str) -> None:
@@ -97,10 +97,10 @@ def test_q04_a_batch_of_a_stream_that_runs_again_is_marked(
 
 def test_q04_what_an_earlier_run_began_is_known_until_the_next_batch_is_written(tmp_path: Path) -> None:
     checkpoint = f"file://{tmp_path}"
-    assert not writers.begin_batch(checkpoint, 3, "first")
-    assert not writers.begin_batch(checkpoint, 3, "first"), "another task of the same run"
-    writers.forget_batches_before(checkpoint, 3)
-    assert writers.begin_batch(checkpoint, 3, "second"), "Spark may not have noted the commit of the batch"
-    assert not writers.begin_batch(checkpoint, 4, "second")
-    writers.forget_batches_before(checkpoint, 4)
-    assert [folder.name for folder in (tmp_path / writers.BEGUN).iterdir()] == ["4"]
+    assert not writers.mark_batch_begun(checkpoint, 3, "first")
+    assert not writers.mark_batch_begun(checkpoint, 3, "first"), "another task of the same run"
+    writers.remove_batch_marks_before(checkpoint, 3)
+    assert writers.mark_batch_begun(checkpoint, 3, "second"), "Spark may not have noted the commit of the batch"
+    assert not writers.mark_batch_begun(checkpoint, 4, "second")
+    writers.remove_batch_marks_before(checkpoint, 4)
+    assert [folder.name for folder in (tmp_path / writers.BEGUN_FOLDER).iterdir()] == ["4"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tests.pairing_processes.namespaces import BACKLOG_QUEUES, QUEUE, connection_string, received, servers
-from twinbus.client.pairing.backlog import path_of
+from tests.pairing_processes.namespaces import BACKLOG_QUEUES, QUEUE, connection_string, receive_all, run_server_pair
+from twinbus.client.pairing.backlog import backlog_queue_path
 from twinbus.pipeline.sink.options import SinkOptions, read_options
 from twinbus.pipeline.sink.sending import send_all
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PART = 600
 
 
-def options(primary: Served, secondary: Served, **more: str) -> SinkOptions:
+def options(primary: ServerProcess, secondary: ServerProcess, **more: str) -> SinkOptions:
     told = {
         "connectionString": connection_string(primary),
         "entity": QUEUE,
@@ -49,18 +49,18 @@ def whole(parts: int) -> set[str]:
     return {str(row) for row in range(parts * PART)}
 
 
-async def in_backlog(secondary: Served) -> list[str]:
-    paths = [path_of("contoso", index) for index in range(BACKLOG_QUEUES)]
-    found = [await received(secondary, 0, path) for path in paths]
+async def in_backlog(secondary: ServerProcess) -> list[str]:
+    paths = [backlog_queue_path("contoso", index) for index in range(BACKLOG_QUEUES)]
+    found = [await receive_all(secondary, 0, path) for path in paths]
     return [str(message.message_id) for messages in found for message in messages]
 
 
-async def in_primary(primary: Served) -> list[str]:
-    return [str(message.message_id) for message in await received(primary, 0)]
+async def in_primary(primary: ServerProcess) -> list[str]:
+    return [str(message.message_id) for message in await receive_all(primary, 0)]
 
 
 async def test_a_task_parks_what_its_primary_does_not_take(tmp_path: Path) -> None:
-    async with servers(tmp_path) as (primary, secondary):
+    async with run_server_pair(tmp_path) as (primary, secondary):
         counts = await asyncio.to_thread(send_all, options(primary, secondary), rows(primary.kill), None)
         assert (counts.sent + counts.parked, counts.spooled) == (2 * PART, 0)
         assert counts.parked >= PART / 2
@@ -73,7 +73,7 @@ async def test_a_task_parks_what_its_primary_does_not_take(tmp_path: Path) -> No
 
 
 async def test_a_task_that_begins_while_its_primary_is_down_parks_all(tmp_path: Path) -> None:
-    async with servers(tmp_path) as (primary, secondary):
+    async with run_server_pair(tmp_path) as (primary, secondary):
         primary.kill()
         counts = await asyncio.to_thread(send_all, options(primary, secondary), rows(), None)
         assert (counts.sent, counts.parked, counts.spooled) == (0, PART, 0)
@@ -81,7 +81,7 @@ async def test_a_task_that_begins_while_its_primary_is_down_parks_all(tmp_path: 
 
 
 async def test_tasks_of_one_machine_spool_side_by_side_while_both_are_down(tmp_path: Path) -> None:
-    async with servers(tmp_path) as (primary, secondary):
+    async with run_server_pair(tmp_path) as (primary, secondary):
 
         def end_both() -> None:
             primary.kill()

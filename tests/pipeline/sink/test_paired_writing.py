@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing_processes.namespaces import BACKLOG_QUEUES, QUEUE, connection_string, make_queue, received
-from tests.served import started
-from twinbus.client.pairing.backlog import path_of
+from tests.pairing_processes.namespaces import BACKLOG_QUEUES, QUEUE, connection_string, create_queue, receive_all
+from tests.served import run_server
+from twinbus.client.pairing.backlog import backlog_queue_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline-writing.md"
 COUNT = 20_000
 LOOK_S = 0.02
 
 
-def pair(primary: Served, secondary: Served) -> dict[str, str]:
+def pair(primary: ServerProcess, secondary: ServerProcess) -> dict[str, str]:
     return {
         "connectionString": connection_string(primary),
         "entity": QUEUE,
@@ -40,29 +40,31 @@ def pair(primary: Served, secondary: Served) -> dict[str, str]:
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[tuple[Served, Served]]:
+def both(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     """Spark is called from the thread that its session was made on, so these are no coroutines."""
     for name in ("contoso", "contoso-backup"):
         (tmp_path / name).mkdir()
     with (
-        started(tmp_path / "contoso") as primary,
-        started(tmp_path / "contoso-backup", name="contoso-backup") as secondary,
+        run_server(tmp_path / "contoso") as primary,
+        run_server(tmp_path / "contoso-backup", name="contoso-backup") as secondary,
     ):
-        asyncio.run(make_queue(primary, QUEUE))
+        asyncio.run(create_queue(primary, QUEUE))
         yield primary, secondary
 
 
-def ids(server: Served, path: str = QUEUE) -> list[str]:
-    return [str(one.message_id) for one in asyncio.run(received(server, 0, path))]
+def ids(server: ServerProcess, path: str = QUEUE) -> list[str]:
+    return [str(one.message_id) for one in asyncio.run(receive_all(server, 0, path))]
 
 
-def test_a_job_whose_primary_is_killed_loses_nothing(spark: SparkSession, both: tuple[Served, Served]) -> None:
+def test_a_job_whose_primary_is_killed_loses_nothing(
+    spark: SparkSession, both: tuple[ServerProcess, ServerProcess]
+) -> None:
     primary, secondary = both
     rows = spark.range(0, COUNT, 1, 4).selectExpr("cast(id as string) messageId", "repeat('x', 500) body")
     is_over = threading.Event()
 
     def kill() -> None:
-        while primary.counts(QUEUE)[0] == 0 and not is_over.wait(LOOK_S):
+        while primary.message_counts(QUEUE)[0] == 0 and not is_over.wait(LOOK_S):
             pass
         primary.kill()
 
@@ -73,7 +75,7 @@ def test_a_job_whose_primary_is_killed_loses_nothing(spark: SparkSession, both: 
     finally:
         is_over.set()
         killer.join()
-    parked = [one for index in range(BACKLOG_QUEUES) for one in ids(secondary, path_of("contoso", index))]
+    parked = [one for index in range(BACKLOG_QUEUES) for one in ids(secondary, backlog_queue_path("contoso", index))]
     primary.start()
     arrived = ids(primary)
     assert parked
@@ -81,7 +83,7 @@ def test_a_job_whose_primary_is_killed_loses_nothing(spark: SparkSession, both: 
     assert {*parked, *arrived} == {str(number) for number in range(COUNT)}
 
 
-def test_the_examples_of_the_page_run(spark: SparkSession, both: tuple[Served, Served]) -> None:
+def test_the_examples_of_the_page_run(spark: SparkSession, both: tuple[ServerProcess, ServerProcess]) -> None:
     assert spark is not None, "the examples take the session that there is"
     told = pair(*both)
     names: dict[str, object] = {
@@ -93,6 +95,6 @@ def test_the_examples_of_the_page_run(spark: SparkSession, both: tuple[Served, S
     assert len(examples) == 2
     for example in examples:
         exec(example, names)  # noqa: S102  # our own page
-    found = asyncio.run(received(both[0], 2))
+    found = asyncio.run(receive_all(both[0], 2))
     assert [one.text for one in found] == ["two pounds of apples"] * 2
     assert {one.properties["priority"] for one in found} == {"high"}

@@ -30,7 +30,7 @@ from twinbus.model.times import TIMESPAN
 from twinbus.pipeline.columns import record_batch
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.ids import RowIds
-from twinbus.pipeline.sink.messages import LEAST_BYTES, check_columns, messages_of
+from twinbus.pipeline.sink.messages import MESSAGE_OVERHEAD_BYTES, check_columns, to_messages
 
 NOW_MS = 1_700_000_000_000
 TYPED = {
@@ -61,7 +61,7 @@ TYPED = {
 
 def sent(batch: pa.RecordBatch) -> BrokeredMessage:
     """The one message of a batch, as it would arrive."""
-    (outgoing,) = messages_of(batch, "orders")
+    (outgoing,) = to_messages(batch, "orders")
     return BrokeredMessage.decode(outgoing.message.encode(NOW_MS))
 
 
@@ -86,7 +86,7 @@ def test_a_message_that_was_read_is_written_as_it_was() -> None:
         properties=TYPED,
     )
     payload = message.encode(NOW_MS)
-    (outgoing,) = messages_of(record_batch([payload], 0), "orders")
+    (outgoing,) = to_messages(record_batch([payload], 0), "orders")
     assert outgoing.entity == "orders"
     assert outgoing.message.encode(NOW_MS) == payload
 
@@ -119,36 +119,36 @@ def test_properties_of_a_part_of_a_batch_are_those_of_its_rows() -> None:
     kind = pa.map_(pa.string(), pa.string())
     column = pa.array([[("a", "0")], None, [("a", "2"), ("b", "2")], []], kind)
     batch = pa.RecordBatch.from_arrays([pa.array(["x"] * 4), column], names=["body", "properties"]).slice(1, 3)
-    assert [one.message.properties for one in messages_of(batch, "orders")] == [{}, {"a": "2", "b": "2"}, {}]
+    assert [one.message.properties for one in to_messages(batch, "orders")] == [{}, {"a": "2", "b": "2"}, {}]
 
 
 def test_a_row_without_an_id_is_given_one() -> None:
-    first, second = messages_of(rows(body=["a", "b"], messageId=["x", None]), "orders")
+    first, second = to_messages(rows(body=["a", "b"], messageId=["x", None]), "orders")
     assert first.message.message_id == "x"
     assert second.message.message_id not in (None, "", "x")
 
 
 def test_a_row_without_an_id_is_given_a_derived_one_if_there_are_such() -> None:
     batch = rows(body=["a", "b"], messageId=["x", None], sourceId=["s/1", "s/2"])
-    first, second = messages_of(batch, "orders", RowIds("query-3"))
+    first, second = to_messages(batch, "orders", RowIds("query-3"))
     assert first.message.message_id == "x"
     assert str(second.message.message_id).startswith("query-3-")
 
 
 def test_a_row_goes_where_it_says_or_where_the_option_says() -> None:
-    found = messages_of(rows(body=["a", "b"], entity=["news", None]), "orders")
+    found = to_messages(rows(body=["a", "b"], entity=["news", None]), "orders")
     assert [one.entity for one in found] == ["news", "orders"]
 
 
 def test_a_row_that_says_nowhere_is_named() -> None:
     with pytest.raises(PipelineError, match="messageId 'x' says no entity"):
-        list(messages_of(rows(body=["a"], messageId=["x"], entity=[None]), None))
+        list(to_messages(rows(body=["a"], messageId=["x"], entity=[None]), None))
 
 
 def test_sizes_grow_with_bodies_and_properties() -> None:
     payload = BrokeredMessage(b"x" * 1000, properties={"name": "v" * 500}).encode(NOW_MS)
-    (outgoing,) = messages_of(record_batch([payload], 0), "orders")
-    assert 1500 + LEAST_BYTES <= outgoing.size <= 1600 + LEAST_BYTES
+    (outgoing,) = to_messages(record_batch([payload], 0), "orders")
+    assert 1500 + MESSAGE_OVERHEAD_BYTES <= outgoing.size <= 1600 + MESSAGE_OVERHEAD_BYTES
 
 
 def test_a_property_that_cannot_be_names_its_row() -> None:
@@ -158,7 +158,7 @@ def test_a_property_that_cannot_be_names_its_row() -> None:
         [pa.array(["x"]), pa.array(["order-17"]), column], names=["body", "messageId", "properties"]
     )
     with pytest.raises(PipelineError, match=r"messageId 'order-17' cannot be sent: .*type 'integer'"):
-        list(messages_of(batch, "orders"))
+        list(to_messages(batch, "orders"))
 
 
 @pytest.mark.parametrize(

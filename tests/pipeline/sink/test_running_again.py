@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 ROWS = 40
 LARGE = 29
 TAKEN = 5
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 CHANGED = ("body", "messageId", "sessionId")
 
 
-def copy(spark: SparkSession, server: Served, source: str, target: str, folder: Path, body: str) -> None:
+def copy(spark: SparkSession, server: ServerProcess, source: str, target: str, folder: Path, body: str) -> None:
     """One run of the job: what is in one queue goes to another, without the ids of its messages.
 
     The rows have one session, so they are sent in order, and none behind the one that fails.
@@ -43,18 +43,18 @@ def copy(spark: SparkSession, server: Served, source: str, target: str, folder: 
 
 def test_a_row_that_follows_missing_ones_is_written_when_a_failed_batch_runs_again(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     tmp_path: Path,
 ) -> None:
-    source, target = server.make_queue(), server.make_queue(RequiresDuplicateDetection="true")
+    source, target = server.create_queue(), server.create_queue(RequiresDuplicateDetection="true")
     with MessagingFactory.from_connection_string(server.connection_string) as factory:
         sender = factory.create_message_sender(source)
         sender.send_batch([BrokeredMessage(f"A{number}") for number in range(ROWS)])
         with pytest.raises(Exception, match="cannot be sent to"):
             copy(spark, server, source, target, tmp_path, f"if(body = 'A{LARGE}', repeat('x', 300000), body)")
-        assert server.counts(target)[0] == LARGE, "the rows before the large one were sent"
+        assert server.message_counts(target)[0] == LARGE, "the rows before the large one were sent"
         with factory.create_message_receiver(source, ReceiveMode.RECEIVE_AND_DELETE) as other:
-            assert [one.text for one in other.receive_batch(TAKEN, PATIENCE_S)] == [f"A{n}" for n in range(TAKEN)]
+            assert [one.text for one in other.receive_batch(TAKEN, TIMEOUT_S)] == [f"A{n}" for n in range(TAKEN)]
         copy(spark, server, source, target, tmp_path, "body")
         found: list[str] = []
         with factory.create_message_receiver(target, ReceiveMode.RECEIVE_AND_DELETE) as receiver:

@@ -12,18 +12,18 @@ from twinbus.client.sync import MessagingFactory
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.ids import DIGEST_BYTES, RowIds
 from twinbus.pipeline.sink.options import SinkOptions, read_options
-from twinbus.pipeline.sink.sending import Counts, send_all
+from twinbus.pipeline.sink.sending import SendCounts, send_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.served import Served
+    from tests.served import ServerProcess
 
 ROWS = 2_500
 
 
-def options(server: Served, entity: str, **more: str) -> SinkOptions:
+def options(server: ServerProcess, entity: str, **more: str) -> SinkOptions:
     return read_options({"connectionString": server.connection_string, "entity": entity, **more})
 
 
@@ -32,7 +32,7 @@ def batches(count: int = ROWS, at_once: int = 1_000, **columns: list[str]) -> It
     yield from table.to_batches(at_once)
 
 
-def ids(server: Served, path: str) -> list[str]:
+def ids(server: ServerProcess, path: str) -> list[str]:
     with MessagingFactory.from_connection_string(server.connection_string) as factory:
         client, found = factory.create_queue_client(path), list[str]()
         while some := client.receive_batch(500, 5 if not found else 0.2):
@@ -40,29 +40,29 @@ def ids(server: Served, path: str) -> list[str]:
         return found
 
 
-def test_all_rows_are_sent_once(server: Served, queue: str) -> None:
-    assert send_all(options(server, queue), batches(), None) == Counts(sent=ROWS)
+def test_all_rows_are_sent_once(server: ServerProcess, queue: str) -> None:
+    assert send_all(options(server, queue), batches(), None) == SendCounts(sent=ROWS)
     found = ids(server, queue)
     assert len(found) == ROWS
     assert sorted(found, key=int) == [str(number) for number in range(ROWS)]
 
 
-def test_rows_go_to_the_entities_they_name(server: Served, queue: str) -> None:
-    other = server.make_queue()
+def test_rows_go_to_the_entities_they_name(server: ServerProcess, queue: str) -> None:
+    other = server.create_queue()
     where = [queue if number % 2 else other for number in range(100)]
     send_all(options(server, queue), batches(100, entity=where), None)
-    assert (server.counts(queue)[0], server.counts(other)[0]) == (50, 50)
+    assert (server.message_counts(queue)[0], server.message_counts(other)[0]) == (50, 50)
 
 
-def test_rows_go_to_a_topic(server: Served) -> None:
-    server.put("sink-topic", "TopicDescription")
-    server.put("sink-topic/Subscriptions/all", "SubscriptionDescription")
+def test_rows_go_to_a_topic(server: ServerProcess) -> None:
+    server.create_entity("sink-topic", "TopicDescription")
+    server.create_entity("sink-topic/Subscriptions/all", "SubscriptionDescription")
     send_all(options(server, "sink-topic"), batches(10), None)
     assert sorted(ids(server, "sink-topic/Subscriptions/all"), key=int) == [str(number) for number in range(10)]
 
 
-def test_the_rows_of_a_session_stay_in_order(server: Served) -> None:
-    path = server.make_queue(RequiresSession="true")
+def test_the_rows_of_a_session_stay_in_order(server: ServerProcess) -> None:
+    path = server.create_queue(RequiresSession="true")
     names = [str(number % 3) for number in range(ROWS)]
     send_all(options(server, path), batches(sessionId=names), None)
     with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -73,7 +73,7 @@ def test_the_rows_of_a_session_stay_in_order(server: Served) -> None:
             assert found == [number for number in range(ROWS) if str(number % 3) == name]
 
 
-def test_rows_without_an_id_are_sent_with_derived_ones(server: Served, queue: str) -> None:
+def test_rows_without_an_id_are_sent_with_derived_ones(server: ServerProcess, queue: str) -> None:
     rows = pa.table({"body": ["x"] * 25, "sourceId": [f"s/{row}" for row in range(25)]}).to_batches(10)
     derived = RowIds("query-3")
     send_all(options(server, queue), iter(rows), derived)
@@ -82,26 +82,26 @@ def test_rows_without_an_id_are_sent_with_derived_ones(server: Served, queue: st
     assert len(set(digests)) == 25
 
 
-def test_a_row_whose_id_was_derived_is_named_by_its_key(server: Served, queue: str) -> None:
+def test_a_row_whose_id_was_derived_is_named_by_its_key(server: ServerProcess, queue: str) -> None:
     rows = pa.table({"sourceId": ["s/1", "s/2"], "body": ["x", "x" * 300_000]}).to_batches()
     with pytest.raises(PipelineError, match=f"the row with sourceId s/2 cannot be sent to '{queue}': .*300,?0"):
         send_all(options(server, queue), iter(rows), RowIds("query-3"))
 
 
-def test_a_row_that_is_too_large_is_named(server: Served, queue: str) -> None:
+def test_a_row_that_is_too_large_is_named(server: ServerProcess, queue: str) -> None:
     rows = pa.table({"messageId": ["small", "large"], "body": ["x", "x" * 300_000]}).to_batches()
     with pytest.raises(PipelineError, match=f"the row with messageId 'large' cannot be sent to '{queue}': .*300,?0"):
         send_all(options(server, queue), iter(rows), None)
 
 
-def test_a_row_that_the_entity_refuses_is_named(server: Served) -> None:
-    path = server.make_queue(RequiresSession="true")
+def test_a_row_that_the_entity_refuses_is_named(server: ServerProcess) -> None:
+    path = server.create_queue(RequiresSession="true")
     rows = pa.table({"messageId": ["a", "b"], "body": ["x", "x"]}).to_batches()
     with pytest.raises(PipelineError, match="messageId 'a' cannot be sent"):
         send_all(options(server, path), iter(rows), None)
 
 
-def test_a_property_that_amqp_has_no_room_for_names_its_row(server: Served, queue: str) -> None:
+def test_a_property_that_amqp_has_no_room_for_names_its_row(server: ServerProcess, queue: str) -> None:
     entry = pa.struct([("type", pa.string()), ("long", pa.int64())])
     column = pa.array([None, [("a", {"type": "ubyte", "long": 256})]], pa.map_(pa.string(), entry))
     rows = pa.table({"messageId": ["good", "bad"], "body": ["x", "x"], "properties": column}).to_batches()
@@ -109,12 +109,12 @@ def test_a_property_that_amqp_has_no_room_for_names_its_row(server: Served, queu
         send_all(options(server, queue), iter(rows), None)
 
 
-def test_an_entity_that_is_not_there_is_named(server: Served) -> None:
+def test_an_entity_that_is_not_there_is_named(server: ServerProcess) -> None:
     with pytest.raises(PipelineError, match="nowhere"):
         send_all(options(server, "nowhere"), batches(1), None)
 
 
-def test_a_failure_of_the_rows_themselves_is_theirs(server: Served, queue: str) -> None:
+def test_a_failure_of_the_rows_themselves_is_theirs(server: ServerProcess, queue: str) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches(10)
         raise OSError("the disk is gone")
@@ -123,7 +123,7 @@ def test_a_failure_of_the_rows_themselves_is_theirs(server: Served, queue: str) 
         send_all(options(server, queue), failing(), None)
 
 
-def test_a_journal_has_a_row_for_each(server: Served, queue: str, tmp_path: Path) -> None:
+def test_a_journal_has_a_row_for_each(server: ServerProcess, queue: str, tmp_path: Path) -> None:
     send_all(options(server, queue, journalDir=str(tmp_path)), batches(100), None)
     found = [row for file in tmp_path.iterdir() for batch in rows_of_journal(file) for row in batch.to_pylist()]
     sent = [row["message_id"] for row in found if (row["kind"], row["outcome"]) == ("send", "sent")]

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.client import BrokeredMessage
 
 
-def write(rows: DataFrame, server: Served, entity: str, **more: str) -> None:
+def write(rows: DataFrame, server: ServerProcess, entity: str, **more: str) -> None:
     rows.write.format("servicebus").options(connectionString=server.connection_string, entity=entity, **more).mode(
         "append"
     ).save()
 
 
-def messages(server: Served, path: str, count: int) -> list[BrokeredMessage]:
+def messages(server: ServerProcess, path: str, count: int) -> list[BrokeredMessage]:
     with MessagingFactory.from_connection_string(server.connection_string) as factory:
         found: list[BrokeredMessage] = []
         client = factory.create_queue_client(path)
@@ -33,7 +33,7 @@ def messages(server: Served, path: str, count: int) -> list[BrokeredMessage]:
         return found
 
 
-def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served, queue: str) -> None:
+def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: ServerProcess, queue: str) -> None:
     rows = spark.range(0, 3000, 1, 3).selectExpr(
         "cast(id as string) messageId",
         "repeat('x', 100) body",
@@ -52,7 +52,7 @@ def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: Served,
 
 def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     queue: str,
 ) -> None:
     rows = spark.sql("select 'the large one' messageId, repeat('x', 300000) body")
@@ -62,7 +62,7 @@ def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
 
 def test_what_cannot_be_written_is_refused_before_a_task_runs(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     queue: str,
 ) -> None:
     with pytest.raises(Exception, match="no column 'mesageId' to write"):
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         ).mode("overwrite").save()
 
 
-def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> None:
+def stream(spark: SparkSession, server: ServerProcess, entity: str, folder: Path) -> None:
     query = (
         spark.readStream.text(str(folder / "rows"))
         .selectExpr("value body")
@@ -94,13 +94,13 @@ def stream(spark: SparkSession, server: Served, entity: str, folder: Path) -> No
 
 def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
     spark: SparkSession,
-    server: Served,
+    server: ServerProcess,
     tmp_path: Path,
 ) -> None:
-    path = server.make_queue(RequiresDuplicateDetection="true")
+    path = server.create_queue(RequiresDuplicateDetection="true")
     spark.range(100).selectExpr("cast(id as string)").repartition(2).write.text(str(tmp_path / "rows"))
     stream(spark, server, path, tmp_path)
-    assert server.counts(path)[0] == 100
+    assert server.message_counts(path)[0] == 100
     (tmp_path / "checkpoint" / "commits" / "0").unlink()  # as if Spark had been killed before it noted the end of it
     (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
     stream(spark, server, path, tmp_path)
@@ -109,7 +109,7 @@ def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
     assert {str(one.message_id).split("-")[5] for one in found} == {"0"}, "the number of the batch is in the id"
 
 
-def test_equal_rows_of_two_tasks_fail_the_job(spark: SparkSession, server: Served, queue: str) -> None:
+def test_equal_rows_of_two_tasks_fail_the_job(spark: SparkSession, server: ServerProcess, queue: str) -> None:
     rows = spark.range(0, 2, 1, 2).selectExpr("'x' body", "7 orderId")
     with pytest.raises(Exception, match=r"several rows have the message id that ends in .*, and the same content"):
         write(rows, server, queue, messageIds="deterministic", messageIdKey="orderId")

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.source.feed import Feed
-from tests.served import started
+from tests.pipeline.source.feed import MessageFeed
+from tests.served import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def feed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Feed]:
-    with started(tmp_path_factory.mktemp("feed"), "--stores=2") as server:
-        feed = Feed(server)
+def feed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageFeed]:
+    with run_server(tmp_path_factory.mktemp("feed"), "--stores=2") as server:
+        feed = MessageFeed(server)
         yield feed
         feed.close()

@@ -15,11 +15,11 @@ from twinbus.client.sync import BrokeredMessage, MessagingFactory, ReceiveMode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.served import Served
+    from tests.served import ServerProcess
     from twinbus.client.sync import MessageReceiver
 
-PARCEL = 100
-PATIENCE_S = 20.0
+BATCH_SIZE = 100
+TIMEOUT_S = 20.0
 SUBSCRIPTION = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
     '<SubscriptionDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/>'
@@ -27,13 +27,13 @@ SUBSCRIPTION = (
 )
 
 
-class Feed:
+class MessageFeed:
     """The sender's side of a test."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self.server = server
         self.factory = MessagingFactory.from_connection_string(
-            server.connection_string, ca_file=server.ca_file, operation_timeout=PATIENCE_S
+            server.connection_string, ca_file=server.ca_file, operation_timeout=TIMEOUT_S
         )
 
     def options(self, entity: str, **others: object) -> dict[str, str]:
@@ -44,13 +44,13 @@ class Feed:
     def queue(self, *, partitioned: bool = False, **elements: str) -> str:
         if partitioned:
             elements["EnablePartitioning"] = "true"
-        return self.server.make_queue(**elements)
+        return self.server.create_queue(**elements)
 
     def topic(self, *subscriptions: str) -> str:
-        topic = f"topic-of-{self.server.make_queue()}"
-        self.server.put(topic, "TopicDescription")
+        topic = f"topic-of-{self.server.create_queue()}"
+        self.server.create_entity(topic, "TopicDescription")
         for name in subscriptions:
-            self.server.ask("PUT", f"{topic}/Subscriptions/{name}", SUBSCRIPTION, expected=201)
+            self.server.request("PUT", f"{topic}/Subscriptions/{name}", SUBSCRIPTION, expected=201)
         return topic
 
     def send(self, path: str, count: int, *, first: int = 0) -> None:
@@ -62,8 +62,8 @@ class Feed:
         sender = self.factory.create_message_sender(path)
         waiting = list(messages)
         keyed = any(message.session_id or message.partition_key for message in waiting)
-        for at in range(0, len(waiting), 1 if keyed else PARCEL):
-            sender.send_batch(waiting[at : at + (1 if keyed else PARCEL)])
+        for at in range(0, len(waiting), 1 if keyed else BATCH_SIZE):
+            sender.send_batch(waiting[at : at + (1 if keyed else BATCH_SIZE)])
         sender.close()
 
     def receive(self, path: str, count: int) -> list[BrokeredMessage]:
@@ -71,7 +71,7 @@ class Feed:
         with self.factory.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE) as receiver:
             taken: list[BrokeredMessage] = []
             while len(taken) < count:
-                found = receiver.receive_batch(count - len(taken), PATIENCE_S)
+                found = receiver.receive_batch(count - len(taken), TIMEOUT_S)
                 assert found, f"{len(taken)} of {count} came"
                 taken += found
         return taken
@@ -80,13 +80,13 @@ class Feed:
         return self.factory.create_message_receiver(path, prefetch=prefetch)
 
     def purge(self, path: str) -> None:
-        from twinbus.client.sync.background import wait  # noqa: PLC0415
+        from twinbus.client.sync.background import run_blocking  # noqa: PLC0415
 
-        wait(lambda: self.factory.inner.ask(path, "twinbus:purge", {}, timeout_s=PATIENCE_S))
+        run_blocking(lambda: self.factory.inner.request(path, "twinbus:purge", {}, timeout_s=TIMEOUT_S))
 
     def count(self, path: str) -> int:
         """Active messages that are there."""
-        return self.server.counts(path)[0]
+        return self.server.message_counts(path)[0]
 
     def close(self) -> None:
         self.factory.close()

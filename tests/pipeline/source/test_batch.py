@@ -14,10 +14,10 @@ from twinbus.pipeline.columns import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.pipeline.source.feed import Feed
+    from tests.pipeline.source.feed import MessageFeed
 
 
-def read(spark: SparkSession, feed: Feed, entity: str, **options: object) -> DataFrame:
+def read(spark: SparkSession, feed: MessageFeed, entity: str, **options: object) -> DataFrame:
     return spark.read.format("servicebus").options(**feed.options(entity, **options)).load()
 
 
@@ -25,7 +25,7 @@ def bodies(rows: DataFrame) -> list[int]:
     return sorted(int(row.body) for row in rows.select("body").collect())
 
 
-def test_everything_that_is_there_is_read_with_its_columns(spark: SparkSession, feed: Feed) -> None:
+def test_everything_that_is_there_is_read_with_its_columns(spark: SparkSession, feed: MessageFeed) -> None:
     queue = feed.queue()
     own = {"n": 1, "text": "a", "flag": True, "ratio": 0.5, "raw": b"x", "id": uuid.UUID(int=7)}
     feed.send_all(queue, [BrokeredMessage(b"body", message_id="1", label="l", properties=own)])
@@ -41,7 +41,7 @@ def test_everything_that_is_there_is_read_with_its_columns(spark: SparkSession, 
     assert rows.where("enqueuedTime > current_timestamp() - interval 1 hour").count() == 1
 
 
-def test_a_partitioned_queue_is_read_by_a_task_for_each_fragment(spark: SparkSession, feed: Feed) -> None:
+def test_a_partitioned_queue_is_read_by_a_task_for_each_fragment(spark: SparkSession, feed: MessageFeed) -> None:
     queue = feed.queue(partitioned=True)
     feed.send_all(queue, [BrokeredMessage(f"{n}", partition_key=uuid.uuid4().hex) for n in range(200)])
     rows = read(spark, feed, queue)
@@ -52,7 +52,7 @@ def test_a_partitioned_queue_is_read_by_a_task_for_each_fragment(spark: SparkSes
     assert by_fragment == {number: number for number in range(16)}
 
 
-def test_offsets_say_from_where_to_where_and_large_ranges_are_split(spark: SparkSession, feed: Feed) -> None:
+def test_offsets_say_from_where_to_where_and_large_ranges_are_split(spark: SparkSession, feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 100)
     middle = read(spark, feed, queue, startingOffsets=json.dumps({"0": 11}), endingOffsets=json.dumps({"0": 21}))
@@ -64,7 +64,7 @@ def test_offsets_say_from_where_to_where_and_large_ranges_are_split(spark: Spark
     assert read(spark, feed, queue, minPartitions=5).rdd.getNumPartitions() == 5
 
 
-def test_filters_on_fragment_and_number_are_obeyed_by_the_source(spark: SparkSession, feed: Feed) -> None:
+def test_filters_on_fragment_and_number_are_obeyed_by_the_source(spark: SparkSession, feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 50)
     rows = read(spark, feed, queue)
@@ -76,7 +76,7 @@ def test_filters_on_fragment_and_number_are_obeyed_by_the_source(spark: SparkSes
     assert rows.where("fragment in (0, 1) and sequenceNumber = 7").count() == 1
 
 
-def test_columns_that_a_schema_names_are_the_only_ones_read(spark: SparkSession, feed: Feed) -> None:
+def test_columns_that_a_schema_names_are_the_only_ones_read(spark: SparkSession, feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 5)
     options = feed.options(queue)
@@ -84,13 +84,13 @@ def test_columns_that_a_schema_names_are_the_only_ones_read(spark: SparkSession,
     assert [row.sequenceNumber for row in rows.orderBy("sequenceNumber").collect()] == [1, 2, 3, 4, 5]
 
 
-def test_headers_can_be_left_out(spark: SparkSession, feed: Feed) -> None:
+def test_headers_can_be_left_out(spark: SparkSession, feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send_all(queue, [BrokeredMessage(b"", properties={"a": 1})])
     assert [row.properties for row in read(spark, feed, queue, includeHeaders=False).collect()] == [None]
 
 
-def test_an_empty_queue_has_no_rows(spark: SparkSession, feed: Feed) -> None:
+def test_an_empty_queue_has_no_rows(spark: SparkSession, feed: MessageFeed) -> None:
     assert read(spark, feed, feed.queue()).count() == 0
 
 
@@ -105,7 +105,7 @@ def test_an_empty_queue_has_no_rows(spark: SparkSession, feed: Feed) -> None:
     ],
 )
 def test_what_is_wrong_is_said_and_no_secret_with_it(
-    spark: SparkSession, feed: Feed, options: dict[str, str], what: str
+    spark: SparkSession, feed: MessageFeed, options: dict[str, str], what: str
 ) -> None:
     queue = feed.queue()
     feed.send(queue, 1)
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said_and_no_secret_with_it(
     assert feed.server.key not in str(raised.value)
 
 
-def test_plans_show_no_secret(spark: SparkSession, feed: Feed) -> None:
+def test_plans_show_no_secret(spark: SparkSession, feed: MessageFeed) -> None:
     rows = read(spark, feed, feed.queue())
     said = rows._jdf.queryExecution().toString()  # noqa: SLF001
     assert feed.server.key not in said

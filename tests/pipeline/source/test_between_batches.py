@@ -12,12 +12,12 @@ from twinbus.pipeline.columns import COLUMNS
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.offsets import Offsets, read_offsets
 from twinbus.pipeline.source.options import read_options
-from twinbus.pipeline.source.planning import Range
+from twinbus.pipeline.source.planning import FragmentRange
 from twinbus.pipeline.source.positions import FragmentPosition, Positions
 from twinbus.pipeline.source.stream import StreamReader
 
 if TYPE_CHECKING:
-    from twinbus.pipeline.source.entity import Entity
+    from twinbus.pipeline.source.entity import SourceEntity
 
 TEXT = "Endpoint=sb://localhost:5672;SharedAccessKeyName=Root;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
 
@@ -50,7 +50,7 @@ class FakeEntity:
 def make(entity: FakeEntity, **options: str) -> StreamReader:
     given = {"connectionString": TEXT, "entity": "orders", **options}
     reader = StreamReader(read_options(given), COLUMNS)
-    reader._entity = cast("Entity", entity)  # noqa: SLF001  # nothing is connected here
+    reader._entity = cast("SourceEntity", entity)  # noqa: SLF001  # nothing is connected here
     return reader
 
 
@@ -142,8 +142,8 @@ def test_a_log_that_was_restored_is_read_again_before_it_is_completed() -> None:
     assert reader.latestOffset(offsets(1_000, 5), ReadAllAvailable()) == offsets(11, 21)
     assert entity.completed == [{1: 5}]
     assert [one.value for one in reader.partitions(offsets(1_000, 5), offsets(11, 21))] == [
-        Range(0, 1, 10, 7),
-        Range(1, 5, 20, 7),
+        FragmentRange(0, 1, 10, 7),
+        FragmentRange(1, 5, 20, 7),
     ]
     entity.ends = [2_000, 21]
     reader.commit(offsets(1_000, 5))
@@ -158,8 +158,8 @@ def test_a_loss_ends_the_query_or_is_passed_over() -> None:
         make(entity).latestOffset(offsets(5), ReadAllAvailable())
     reader = make(entity, failOnDataLoss="false")
     assert reader.latestOffset(offsets(5), ReadAllAvailable()) == offsets(11)
-    assert [one.value for one in reader.partitions(offsets(5), offsets(11))] == [Range(0, 9, 10, 7)]
-    assert [one.value for one in reader.partitions(offsets(500), offsets(11))] == [Range(0, 9, 10, 7)]
+    assert [one.value for one in reader.partitions(offsets(5), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
+    assert [one.value for one in reader.partitions(offsets(500), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
 
 
 def test_a_loss_is_noticed_before_a_batch_is_done_again() -> None:
@@ -167,14 +167,14 @@ def test_a_loss_is_noticed_before_a_batch_is_done_again() -> None:
     entity.purged = 8
     with pytest.raises(PipelineError, match=r"purged up to 8.*failOnDataLoss=false"):
         make(entity).partitions(offsets(5), offsets(11))
-    assert [one.value for one in make(entity).partitions(offsets(9), offsets(11))] == [Range(0, 9, 10, 7)]
+    assert [one.value for one in make(entity).partitions(offsets(9), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
 
 
 def test_a_batch_is_divided_and_none_has_no_tasks() -> None:
     reader = make(FakeEntity(101, 101), maxOffsetsPerPartition="60")
     assert list(reader.partitions(offsets(1, 1), offsets(1, 1))) == []
     found = [one.value for one in reader.partitions(offsets(1, 81), offsets(101, 101))]
-    assert found == [Range(0, 1, 50, 7), Range(0, 51, 100, 7), Range(1, 81, 100, 7)]
+    assert found == [FragmentRange(0, 1, 50, 7), FragmentRange(0, 51, 100, 7), FragmentRange(1, 81, 100, 7)]
 
 
 def test_a_checkpoint_that_is_not_its_own_is_refused() -> None:
@@ -207,7 +207,7 @@ def test_a_query_that_begins_at_the_latest_begins_there_however_often_it_is_aske
     assert reader.latestOffset(begin, ReadAllAvailable()) == begin, "the first batch says where the query begins"
     assert reader.partitions(begin, begin) == []
     assert reader.latestOffset(begin, ReadAllAvailable()) == offsets(15)
-    assert [one.value for one in reader.partitions(begin, offsets(15))] == [Range(0, 11, 14, 7)]
+    assert [one.value for one in reader.partitions(begin, offsets(15))] == [FragmentRange(0, 11, 14, 7)]
 
 
 def test_the_first_batch_of_a_query_that_begins_at_the_latest_is_empty_when_it_runs_again() -> None:
@@ -217,4 +217,4 @@ def test_the_first_batch_of_a_query_that_begins_at_the_latest_is_empty_when_it_r
     assert begin == offsets(15)
     assert reader.partitions(begin, offsets(11)) == []
     assert reader.latestOffset(offsets(11), ReadAllAvailable()) == offsets(15), "nothing is left out behind it"
-    assert [one.value for one in reader.partitions(offsets(11), offsets(15))] == [Range(0, 11, 14, 7)]
+    assert [one.value for one in reader.partitions(offsets(11), offsets(15))] == [FragmentRange(0, 11, 14, 7)]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.source.checkpoint import complete_checkpoint, processed
+from twinbus.pipeline.source.checkpoint import complete_checkpoint, read_processed_offsets
 from twinbus.pipeline.source.offsets import Offsets
 from twinbus.pipeline.source.options import read_options
-from twinbus.pipeline.source.positions import positions_of
+from twinbus.pipeline.source.positions import read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.pipeline.source.feed import Feed
+    from tests.pipeline.source.feed import MessageFeed
 
 
 def write(folder: Path, batch: int, *sources: object, is_done: bool = True) -> None:
@@ -37,35 +37,35 @@ def test_the_last_batch_that_is_done_counts_not_one_that_was_begun(tmp_path: Pat
     write(tmp_path, 9, offsets(5).to_json())
     write(tmp_path, 10, offsets(8).to_json())
     write(tmp_path, 11, offsets(99).to_json(), is_done=False)
-    assert processed(tmp_path, "orders") == offsets(8)
-    assert processed(f"file://{tmp_path}", "orders") == offsets(8)
+    assert read_processed_offsets(tmp_path, "orders") == offsets(8)
+    assert read_processed_offsets(f"file://{tmp_path}", "orders") == offsets(8)
 
 
 def test_a_query_that_has_done_nothing_has_processed_nothing(tmp_path: Path) -> None:
-    assert processed(tmp_path, "orders") is None
+    assert read_processed_offsets(tmp_path, "orders") is None
     write(tmp_path, 0, offsets(8).to_json(), is_done=False)
-    assert processed(tmp_path, "orders") is None
+    assert read_processed_offsets(tmp_path, "orders") is None
 
 
 def test_other_sources_of_the_query_are_passed_over(tmp_path: Path) -> None:
     write(tmp_path, 0, "-", {"logOffset": 3}, 17, offsets(8).to_json())
-    assert processed(tmp_path, "orders") == offsets(8)
+    assert read_processed_offsets(tmp_path, "orders") == offsets(8)
 
 
 def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 0, {"logOffset": 3})
     with pytest.raises(PipelineError, match="does not read 'orders'"):
-        processed(tmp_path, "orders")
+        read_processed_offsets(tmp_path, "orders")
     write(tmp_path, 1, offsets(8, "news").to_json())
     with pytest.raises(PipelineError, match="does not read 'orders'"):
-        processed(tmp_path, "orders")
+        read_processed_offsets(tmp_path, "orders")
 
 
-def test_a_log_that_ends_before_its_offsets_is_not_completed(tmp_path: Path, feed: Feed) -> None:
+def test_a_log_that_ends_before_its_offsets_is_not_completed(tmp_path: Path, feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     options = feed.options(queue, complete="processed")
-    entity_id = positions_of(read_options(options)).entity_id
+    entity_id = read_positions(read_options(options)).entity_id
     write(tmp_path, 0, Offsets(queue, entity_id, {0: 1_000}).to_json())
     complete_checkpoint(tmp_path, options)
     assert feed.count(queue) == 10

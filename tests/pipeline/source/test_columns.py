@@ -33,7 +33,7 @@ from twinbus.amqp.types import (
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import timespan
 from twinbus.pipeline.columns import COLUMNS, DDL, SCHEMA, record_batch
-from twinbus.pipeline.properties import FIELDS, entry_of, value_of
+from twinbus.pipeline.properties import FIELDS, from_entry, to_entry
 
 NOW_MS = 1_700_000_000_000
 NOW = dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
@@ -223,13 +223,13 @@ def test_a_property_is_the_same_when_it_is_written_again(value: object) -> None:
     )
     found = row_of(stamped(bare))["properties"]
     assert isinstance(found, list)
-    again = value_of(found[0][1])
+    again = from_entry(found[0][1])
     assert (type(again), again) == (type(value), value)
 
 
 @given(st.binary(min_size=16, max_size=16))
 def test_any_decimal_is_the_same_when_it_is_written_again(digits: bytes) -> None:
-    again = value_of(dict(zip(FIELDS, entry_of(Decimal128(digits)), strict=True)))
+    again = from_entry(dict(zip(FIELDS, to_entry(Decimal128(digits)), strict=True)))
     assert again == Decimal128(digits)
 
 
@@ -245,14 +245,14 @@ def test_any_decimal_is_the_same_when_it_is_written_again(digits: bytes) -> None
 )
 def test_what_is_wrong_with_a_property_is_said(entry: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        value_of(entry)
+        from_entry(entry)
 
 
 def test_a_property_without_a_type_is_what_it_has() -> None:
-    assert value_of({"string": "a"}) == "a"
-    assert value_of({"long": 3}) == 3
-    assert value_of({"timestamp": NOW}) == Timestamp(NOW_MS)
-    assert value_of({}) is None
+    assert from_entry({"string": "a"}) == "a"
+    assert from_entry({"long": 3}) == 3
+    assert from_entry({"timestamp": NOW}) == Timestamp(NOW_MS)
+    assert from_entry({}) is None
 
 
 def test_a_batch_of_no_messages_has_the_columns() -> None:

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import ATOM
+from tests.served import QUEUE_ENTRY
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.source.entity import Entity
+from twinbus.pipeline.source.entity import SourceEntity
 from twinbus.pipeline.source.offsets import Offsets
 from twinbus.pipeline.source.options import read_options
 
 if TYPE_CHECKING:
-    from tests.pipeline.source.feed import Feed
+    from tests.pipeline.source.feed import MessageFeed
 
 
-def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on(feed: Feed) -> None:
+def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
-    entity = Entity(read_options(feed.options(queue, complete="processed", exclusive=False)))
+    entity = SourceEntity(read_options(feed.options(queue, complete="processed", exclusive=False)))
     try:
         entity.complete(Offsets(queue, entity.positions().entity_id, {0: 11}))
         assert feed.count(queue) == 0
         feed.server.delete_queue(queue)
-        feed.server.put(queue, "QueueDescription")
+        feed.server.create_entity(queue, "QueueDescription")
         feed.send(queue, 10)
         for number in (11, 5):
             entity.complete(Offsets(queue, entity.positions().entity_id, {0: number}))
@@ -35,17 +35,20 @@ def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on
 
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_what_was_processed_of_an_entity_is_not_completed_in_another_of_its_name(
-    feed: Feed, *, partitioned: bool
+    feed: MessageFeed, *, partitioned: bool
 ) -> None:
     """A call that had no answer is made again, up to a minute later: the entity may be another one by then."""
     queue = feed.queue(partitioned=partitioned)
     options = feed.options(queue, complete="processed", exclusive=False)
-    entity, careless = Entity(read_options(options)), Entity(read_options(options | {"failOnDataLoss": "false"}))
+    entity, careless = (
+        SourceEntity(read_options(options)),
+        SourceEntity(read_options(options | {"failOnDataLoss": "false"})),
+    )
     try:
         planned = entity.positions().entity_id
         feed.server.delete_queue(queue)
         division = f"<EnablePartitioning>{str(partitioned).lower()}</EnablePartitioning>"
-        feed.server.ask("PUT", queue, ATOM.format(division), expected=201)
+        feed.server.request("PUT", queue, QUEUE_ENTRY.format(division), expected=201)
         feed.send(queue, 10)
         with pytest.raises(PipelineError, match=rf"data was lost: .* created again: its id was {planned}, and is"):
             entity.complete(Offsets(queue, planned, {0: 11}))
@@ -56,10 +59,10 @@ def test_what_was_processed_of_an_entity_is_not_completed_in_another_of_its_name
         careless.close()
 
 
-def test_a_log_that_was_restored_is_completed_from_its_first_message_on(feed: Feed) -> None:
+def test_a_log_that_was_restored_is_completed_from_its_first_message_on(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
-    entity = Entity(read_options(feed.options(queue, complete="processed", exclusive=False)))
+    entity = SourceEntity(read_options(feed.options(queue, complete="processed", exclusive=False)))
     try:
         entity_id = entity.positions().entity_id
         entity.complete(Offsets(queue, entity_id, {0: 1_000}))

@@ -16,16 +16,16 @@ from twinbus.client.sync import BrokeredMessage
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.pipeline.cluster import Cluster
-    from tests.pipeline.source.feed import Feed
+    from tests.pipeline.cluster import SparkCluster
+    from tests.pipeline.source.feed import MessageFeed
 
 COUNT: Final = 4_000
 MORE: Final = 500
 LIMIT: Final = 1_500
-PATIENCE_S: Final = 300.0
+TIMEOUT_S: Final = 300.0
 
 
-def start(cluster: Cluster, feed: Feed, queue: str, folder: Path) -> subprocess.Popen[bytes]:
+def start(cluster: SparkCluster, feed: MessageFeed, queue: str, folder: Path) -> subprocess.Popen[bytes]:
     """The driver, in a process of its own."""
     words = [sys.executable, "-m", "tests.pipeline.source.job", cluster.url, queue, str(folder), str(LIMIT)]
     environment = {**os.environ, "TWINBUS": feed.server.connection_string}
@@ -45,23 +45,23 @@ def read(folder: Path) -> list[int]:
 
 
 def test_an_executor_killed_in_the_middle_loses_nothing_and_doubles_nothing(
-    cluster: Cluster, feed: Feed, tmp_path: Path
+    cluster: SparkCluster, feed: MessageFeed, tmp_path: Path
 ) -> None:
     queue = feed.queue(partitioned=True)
     feed.send_all(queue, [BrokeredMessage(f"{n}", partition_key=uuid.uuid4().hex) for n in range(200)])
     feed.send(queue, COUNT - 200, first=200)
     driver = start(cluster, feed, queue, tmp_path)
     try:
-        wait_for((tmp_path / "checkpoint/offsets/1").exists, "the second batch", PATIENCE_S)
+        wait_for((tmp_path / "checkpoint/offsets/1").exists, "the second batch", TIMEOUT_S)
         feed.server.pause()  # whatever is read now is in the middle of it
         cluster.kill_executor()
         feed.server.resume()
-        assert driver.wait(PATIENCE_S) == 0, (tmp_path / "said").read_text()
+        assert driver.wait(TIMEOUT_S) == 0, (tmp_path / "said").read_text()
         assert read(tmp_path) == list(range(COUNT))
         assert feed.count(queue) == 0
         feed.send(queue, MORE, first=COUNT)
         driver = start(cluster, feed, queue, tmp_path)
-        assert driver.wait(PATIENCE_S) == 0, (tmp_path / "said").read_text()
+        assert driver.wait(TIMEOUT_S) == 0, (tmp_path / "said").read_text()
     finally:
         driver.kill()
         driver.wait()

@@ -19,20 +19,20 @@ def given(**others: str) -> dict[str, str]:
 
 def test_without_wishes_everything_that_is_there_is_read_and_stays() -> None:
     options = read_options(given())
-    assert (options.entity, options.starting, options.ending) == ("orders", "earliest", "latest")
-    assert (options.fails_on_data_loss, options.completes, options.is_exclusive) == (True, False, True)
+    assert (options.entity, options.starting_offsets, options.ending_offsets) == ("orders", "earliest", "latest")
+    assert (options.fails_on_data_loss, options.completes_processed, options.is_exclusive) == (True, False, True)
     assert (options.max_per_trigger, options.max_per_partition, options.min_partitions) == (None, None, 1)
 
 
 def test_names_are_read_without_regard_to_case_and_spark_may_add_its_own() -> None:
     options = read_options(given(STARTINGOFFSETS="Latest", checkpointLocation="/somewhere", Complete="NONE"))
-    assert options.starting == "latest"
+    assert options.starting_offsets == "latest"
     assert read_options({"connectionString": TEXT, "path": "orders"}).entity == "orders"
     assert read_options(given(path="Orders")).entity == "orders"
 
 
 def test_offsets_are_numbers_by_fragment() -> None:
-    assert read_options(given(startingOffsets='{"0": 17, "3": -2}')).starting == {0: 17, 3: -2}
+    assert read_options(given(startingOffsets='{"0": 17, "3": -2}')).starting_offsets == {0: 17, 3: -2}
 
 
 def test_both_names_of_the_limit_of_a_batch_are_known() -> None:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from tests.pipeline.source.feed import Feed
+    from tests.pipeline.source.feed import MessageFeed
 
     MakeJob: TypeAlias = Callable[..., "Job"]
 
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 class Job:
@@ -47,7 +47,7 @@ class Job:
     def run(self) -> StreamingQuery:
         """With what is available now."""
         query = self.writer().trigger(availableNow=True).start()
-        assert query.awaitTermination(int(PATIENCE_S))
+        assert query.awaitTermination(int(TIMEOUT_S))
         return query
 
     def bodies(self) -> list[int]:
@@ -59,11 +59,13 @@ class Job:
 
 
 @pytest.fixture
-def make_job(spark: SparkSession, tmp_path: Path, feed: Feed) -> MakeJob:
+def make_job(spark: SparkSession, tmp_path: Path, feed: MessageFeed) -> MakeJob:
     return lambda entity, **options: Job(spark, tmp_path, feed.options(entity, **options))
 
 
-def test_runs_take_up_where_the_last_one_ended_and_leave_messages_where_they_are(feed: Feed, make_job: MakeJob) -> None:
+def test_runs_take_up_where_the_last_one_ended_and_leave_messages_where_they_are(
+    feed: MessageFeed, make_job: MakeJob
+) -> None:
     queue = feed.queue(partitioned=True)
     feed.send_all(queue, [BrokeredMessage(f"{n}", partition_key=uuid.uuid4().hex) for n in range(60)])
     job = make_job(queue)
@@ -76,7 +78,7 @@ def test_runs_take_up_where_the_last_one_ended_and_leave_messages_where_they_are
     assert (job.offsets(0)["version"], job.offsets(0)["entity"]) == (1, queue)
 
 
-def test_what_was_processed_is_completed_all_of_it_and_nothing_else(feed: Feed, make_job: MakeJob) -> None:
+def test_what_was_processed_is_completed_all_of_it_and_nothing_else(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 50)
     job = make_job(queue, complete="processed", maxOffsetsPerTrigger=20)
@@ -92,24 +94,24 @@ def test_what_was_processed_is_completed_all_of_it_and_nothing_else(feed: Feed, 
     assert feed.count(queue) == 0
 
 
-def test_a_query_that_completes_has_the_queue_for_itself(feed: Feed, make_job: MakeJob) -> None:
+def test_a_query_that_completes_has_the_queue_for_itself(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     job = make_job(queue, complete="processed")
     query = job.writer().start()
     try:
-        wait_until(lambda: feed.count(queue) == 0, patience_s=PATIENCE_S)
+        wait_until(lambda: feed.count(queue) == 0, timeout_s=TIMEOUT_S)
         with pytest.raises(EntityClaimed), feed.receiver(queue) as receiver:
             receiver.open()
         feed.send(queue, 10, first=10)
-        wait_until(lambda: feed.count(queue) == 0, patience_s=PATIENCE_S)
+        wait_until(lambda: feed.count(queue) == 0, timeout_s=TIMEOUT_S)
     finally:
         query.stop()
     assert job.bodies() == list(range(20))
     wait_until(lambda: _is_free(feed, queue))
 
 
-def _is_free(feed: Feed, queue: str) -> bool:
+def _is_free(feed: MessageFeed, queue: str) -> bool:
     try:
         with feed.receiver(queue) as receiver:
             receiver.open()
@@ -118,7 +120,7 @@ def _is_free(feed: Feed, queue: str) -> bool:
     return True
 
 
-def test_where_others_receive_a_claim_is_refused_unless_it_is_not_wanted(feed: Feed, make_job: MakeJob) -> None:
+def test_where_others_receive_a_claim_is_refused_unless_it_is_not_wanted(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     with feed.receiver(queue) as receiver:
@@ -132,7 +134,7 @@ def test_where_others_receive_a_claim_is_refused_unless_it_is_not_wanted(feed: F
         receiver.complete(held)
 
 
-def test_a_queue_with_sessions_is_claimed_and_completed_too(feed: Feed, make_job: MakeJob) -> None:
+def test_a_queue_with_sessions_is_claimed_and_completed_too(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue(RequiresSession="true")
     feed.send_all(queue, [BrokeredMessage(f"{n}", session_id=f"s{n % 3}") for n in range(9)])
     job = make_job(queue, complete="processed")
@@ -141,13 +143,13 @@ def test_a_queue_with_sessions_is_claimed_and_completed_too(feed: Feed, make_job
     assert feed.count(queue) == 0
 
 
-def test_lost_data_ends_a_query_or_is_passed_over(feed: Feed, make_job: MakeJob) -> None:
+def test_lost_data_ends_a_query_or_is_passed_over(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 3)
     job = make_job(queue)
     job.run()
     feed.server.delete_queue(queue)
-    feed.server.put(queue, "QueueDescription")
+    feed.server.create_entity(queue, "QueueDescription")
     feed.send(queue, 2, first=3)
     with pytest.raises(Exception, match="deleted and created again"):
         job.run()
@@ -156,7 +158,7 @@ def test_lost_data_ends_a_query_or_is_passed_over(feed: Feed, make_job: MakeJob)
     assert job.bodies() == list(range(5))
 
 
-def test_a_batch_that_is_done_again_after_a_purge_ends_the_query(feed: Feed, make_job: MakeJob) -> None:
+def test_a_batch_that_is_done_again_after_a_purge_ends_the_query(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 3)
     job = make_job(queue)
@@ -170,7 +172,9 @@ def test_a_batch_that_is_done_again_after_a_purge_ends_the_query(feed: Feed, mak
     job.run()
 
 
-def test_after_a_restore_a_query_that_goes_on_reads_all_and_then_completes_it(feed: Feed, make_job: MakeJob) -> None:
+def test_after_a_restore_a_query_that_goes_on_reads_all_and_then_completes_it(
+    feed: MessageFeed, make_job: MakeJob
+) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     job = make_job(queue, complete="processed", failOnDataLoss=False)
@@ -184,7 +188,7 @@ def test_after_a_restore_a_query_that_goes_on_reads_all_and_then_completes_it(fe
     assert feed.count(queue) == 0
 
 
-def test_a_checkpoint_of_another_entity_is_refused(feed: Feed, make_job: MakeJob) -> None:
+def test_a_checkpoint_of_another_entity_is_refused(feed: MessageFeed, make_job: MakeJob) -> None:
     queue, other = feed.queue(), feed.queue()
     feed.send(queue, 1)
     job = make_job(queue)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinbus.pipeline.columns import COLUMNS
-from twinbus.pipeline.properties import MAKERS
-from twinbus.pipeline.source.options import OPTIONS, PREFETCH
+from twinbus.pipeline.properties import VALUE_PARSERS
+from twinbus.pipeline.source.options import DEFAULT_PREFETCH, OPTION_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
-    from tests.pipeline.source.feed import Feed
+    from tests.pipeline.source.feed import MessageFeed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipeline-source.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_examples_do_what_is_said(
-    spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, feed: MessageFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.contextmanager
     def the_session_of_these_tests(_name: str, **_options: str) -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr("twinbus.pipeline.spark.session", the_session_of_these_tests)
-    feed.server.put("orders", "QueueDescription")
+    feed.server.create_entity("orders", "QueueDescription")
     feed.send("orders", 7)
     known = {"CONNECTION_STRING": feed.server.connection_string, "FOLDER": str(tmp_path)}
     for example in EXAMPLES:
@@ -43,6 +43,6 @@ def test_the_examples_do_what_is_said(
 def test_it_tells_every_option_column_and_type() -> None:
     rows = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert told - {"type"} == {*OPTIONS, *COLUMNS, *MAKERS} - {"maxEventsPerTrigger"}
+    assert told - {"type"} == {*OPTION_NAMES, *COLUMNS, *VALUE_PARSERS} - {"maxEventsPerTrigger"}
     assert "also `maxEventsPerTrigger`" in PAGE
-    assert f"| `prefetchCount` | {PREFETCH:,} |" in PAGE
+    assert f"| `prefetchCount` | {DEFAULT_PREFETCH:,} |" in PAGE

@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.pairing.application import application, paired
+from tests.pairing.application import in_memory_pair_application, paired_application
 from tests.pipeline.syphon.test_spreading import assignment
 from twinbus.client import BrokeredMessage
 from twinbus.client.journal_file import read
 from twinbus.client.pairing import EventKind
 from twinbus.client.pairing.rewriting import park
-from twinbus.pipeline.syphon.driver import ROUND_S
-from twinbus.pipeline.syphon.tally import Tally
-from twinbus.pipeline.syphon.task import ended, pumping
+from twinbus.pipeline.syphon.driver import MAX_ROUND_S
+from twinbus.pipeline.syphon.tally import TaskProgress
+from twinbus.pipeline.syphon.task import running_pumps, wait_for_ended_pump
 from twinbus.testing import InMemoryPair, in_virtual_time, run
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ async def put(app: Application, text: str, index: int = 0) -> None:
 
 def of_all(app: Application, started_ms: int, number: int = 1) -> Assignment:
     queues = tuple(queue.path for queue in app.pairing.rotation.queues)
-    return replace(assignment(started_ms=started_ms, number=number), queues=queues)
+    return replace(assignment(started_ms=started_ms, number=number), backlog_queues=queues)
 
 
 @in_virtual_time
 async def test_c05_rounds_of_an_hour_make_forty_receives_an_hour_of_ten_idle_queues() -> None:
-    async with paired(backlog_queue_count=10) as app:
+    async with in_memory_pair_application(backlog_queue_count=10) as app:
         for number in range(1, 25):
             one = of_all(app, 0, number)
-            async with pumping(*app.namespaces.factories(), one, one.epoch(0), Tally(one.queues)):
-                await asyncio.sleep(ROUND_S - 1)
+            async with running_pumps(*app.namespaces.factories(), one, one.epoch(0), TaskProgress(one.backlog_queues)):
+                await asyncio.sleep(MAX_ROUND_S - 1)
             await asyncio.sleep(1)
         counted = app.namespaces.secondary.usage()
         assert sum(row.receives + row.empty_receives for row in counted) == 24 * 40
@@ -51,33 +51,33 @@ async def test_c05_rounds_of_an_hour_make_forty_receives_an_hour_of_ten_idle_que
 async def test_a_spark_syphon_that_is_older_stands_by_and_goes_on_when_the_other_is_gone() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with application(namespaces) as app:
+        async with paired_application(namespaces) as app:
             one = of_all(app, namespaces.clock.wall_ms())
-            tally = Tally(one.queues)
-            async with pumping(*namespaces.factories(), one, one.epoch(0), tally):
+            tally = TaskProgress(one.backlog_queues)
+            async with running_pumps(*namespaces.factories(), one, one.epoch(0), tally):
                 await asyncio.sleep(10)
-                async with application(namespaces, enable_syphon=True) as other:
+                async with paired_application(namespaces, enable_syphon=True) as other:
                     await asyncio.sleep(10)
-                    assert all(tally.troubles.values()), "another host has its queues"
+                    assert all(tally.problems.values()), "another host has its queues"
                     await put(app, "apples")
                     await asyncio.sleep(10)
-                    assert len(other.told(EventKind.MOVED)) == 1
+                    assert len(other.events_of(EventKind.MOVED)) == 1
                 await asyncio.sleep(10)
                 await put(app, "pears")
                 await asyncio.sleep(10)
-                assert not any(tally.troubles.values())
+                assert not any(tally.problems.values())
                 assert [row.moved for row in tally.rows() if row.moved] == [1]
-            assert sorted(await app.arrived()) == ["apples", "pears"]
+            assert sorted(await app.arrived_bodies()) == ["apples", "pears"]
 
 
 @in_virtual_time
 async def test_a_task_started_again_takes_the_queues_from_one_that_is_not_known_to_be_lost() -> None:
-    async with paired(backlog_queue_count=1) as app:
+    async with in_memory_pair_application(backlog_queue_count=1) as app:
         one = of_all(app, 1_000)
-        lost, again = Tally(one.queues), Tally(one.queues)
-        async with pumping(*app.namespaces.factories(), one, one.epoch(0), lost):
+        lost, again = TaskProgress(one.backlog_queues), TaskProgress(one.backlog_queues)
+        async with running_pumps(*app.namespaces.factories(), one, one.epoch(0), lost):
             await asyncio.sleep(1)
-            async with pumping(*app.namespaces.factories(), one, one.epoch(1), again):
+            async with running_pumps(*app.namespaces.factories(), one, one.epoch(1), again):
                 await asyncio.sleep(1)
                 await put(app, "apples")
                 await asyncio.sleep(30)
@@ -89,10 +89,10 @@ def test_what_is_moved_is_in_the_journal(tmp_path: Path) -> None:
     """Written on a thread, which virtual time does not wait for: so it is looked at when all is closed."""
 
     async def move() -> None:
-        async with paired(backlog_queue_count=1) as app:
+        async with in_memory_pair_application(backlog_queue_count=1) as app:
             one = replace(of_all(app, 1_000), journal_dir=str(tmp_path))
             await put(app, "apples")
-            async with pumping(*app.namespaces.factories(), one, one.epoch(0), Tally(one.queues)):
+            async with running_pumps(*app.namespaces.factories(), one, one.epoch(0), TaskProgress(one.backlog_queues)):
                 await asyncio.sleep(10)
 
     run(move())
@@ -104,11 +104,11 @@ def test_what_is_moved_is_in_the_journal(tmp_path: Path) -> None:
 
 @in_virtual_time
 async def test_a_pump_that_has_ended_by_itself_is_noticed() -> None:
-    async with paired(backlog_queue_count=1) as app:
+    async with in_memory_pair_application(backlog_queue_count=1) as app:
         one = of_all(app, 1_000)
         primary, secondary = app.namespaces.factories()
-        async with pumping(primary, secondary, one, one.epoch(0), Tally(one.queues)) as pumps:
+        async with running_pumps(primary, secondary, one, one.epoch(0), TaskProgress(one.backlog_queues)) as pumps:
             await asyncio.sleep(10)
             assert not any(pump.has_ended for pump in pumps)
             await secondary.close()
-            assert await ended(pumps) == app.backlog_path(0)
+            assert await wait_for_ended_pump(pumps) == app.backlog_path(0)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from twinbus.cli.main import app
 from twinbus.cli.pipeline import syphon
 from twinbus.pipeline.syphon import Report
-from twinbus.pipeline.syphon.report import Row
+from twinbus.pipeline.syphon.report import ReportRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +34,8 @@ def ended_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], None]:
 
 
 def report(left: int | None, *, is_over: bool, failure: str | None = None) -> Report:
-    rows = [Row("contoso/x-servicebus-transfer/0", "orders", 1_234, 5, left, None, None, 2, left == 0, "too bad")]
-    return Report(rows, is_over=is_over, why="nothing has moved for 60 s", failure=failure)
+    rows = [ReportRow("contoso/x-servicebus-transfer/0", "orders", 1_234, 5, left, None, None, 2, left == 0, "too bad")]
+    return Report(rows, is_finished=is_over, reason="nothing has moved for 60 s", write_error=failure)
 
 
 def test_a_secondary_that_is_not_reached_is_named_before_spark_is_started() -> None:

@@ -7,7 +7,7 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.pipeline.syphon.scene import ONCE, ORDERS, SESSIONS, parked, scene
+from tests.pipeline.syphon.scene import DEDUPLICATED, ORDERS, SESSIONS, parked_payload, run_parked_pair
 from twinbus.client import BrokeredMessage
 from twinbus.pipeline.syphon import Progress, Report, SparkSyphon, Wanted
 
@@ -31,8 +31,8 @@ class Running:
         self.seen = progress
         self._news.set()
 
-    async def until(self, happened: Callable[[Progress], object]) -> None:
-        while self.seen is None or not happened(self.seen):
+    async def until(self, condition: Callable[[Progress], object]) -> None:
+        while self.seen is None or not condition(self.seen):
             assert not self.task.done(), self.task
             self._news.clear()
             await self._news.wait()
@@ -55,21 +55,21 @@ async def running(spark: SparkSession, wanted: Wanted) -> AsyncIterator[Running]
 async def test_all_that_is_parked_comes_back_in_order_and_the_rest_is_dead_lettered(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    async with scene(tmp_path) as here:
+    async with run_parked_pair(tmp_path) as here:
         plain = [f"order {number}" for number in range(300)]
-        await here.park([parked(text) for text in plain])
+        await here.park([parked_payload(text) for text in plain])
         for number in range(60):  # each session is in one backlog queue, as one sender leaves it
             session = f"session {number % 3}"
-            await here.park([parked(f"{number}", SESSIONS, session)], [here.backlog_queues[number % 3]])
+            await here.park([parked_payload(f"{number}", SESSIONS, session)], [here.backlog_queues[number % 3]])
         no_path = BrokeredMessage("lost its way").encode(0)
-        no_queue = parked("nobody has it", "no-such-queue")
+        no_queue = parked_payload("nobody has it", "no-such-queue")
         await here.park([no_path, no_queue], [here.backlog_queues[0]])
         report_place = str(tmp_path / "report")
         wanted = Wanted(pair=here.pair, available_now=True, report_place=report_place, not_found_grace_s=0)
         report = await SparkSyphon(spark, wanted).run()
-        assert report.is_over
+        assert report.is_finished
         assert (report.moved, report.dead_lettered, report.left) == (360, 2, 0)
-        assert (here.left(), here.dead()) == (0, 2)
+        assert (here.parked_count(), here.dead_letter_count()) == (0, 2)
         assert sorted(await here.arrived(300)) == sorted(plain)
         for number in range(3):
             arrived = await here.arrived_in_session(f"session {number}", 20)
@@ -84,49 +84,53 @@ async def test_all_that_is_parked_comes_back_in_order_and_the_rest_is_dead_lette
 async def test_a_primary_that_is_killed_in_the_middle_gets_the_rest_when_it_is_back(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    async with scene(tmp_path) as here:
+    async with run_parked_pair(tmp_path) as here:
         texts = [f"order {number}" for number in range(9_000)]
-        await here.park([parked(text, ORDERS if number % 2 else ONCE) for number, text in enumerate(texts)])
+        await here.park(
+            [parked_payload(text, ORDERS if number % 2 else DEDUPLICATED) for number, text in enumerate(texts)]
+        )
         late = [f"late order {number}" for number in range(100)]
         async with running(spark, Wanted(pair=here.pair, round_s=1.0)) as run:
             await run.until(lambda progress: progress.moved)
             here.primary.kill()
-            await here.park([parked(text, ONCE) for text in late])  # by then all of the others may be back
-            await run.until(lambda progress: progress.trouble)
+            await here.park(
+                [parked_payload(text, DEDUPLICATED) for text in late]
+            )  # by then all of the others may be back
+            await run.until(lambda progress: progress.problem)
             await asyncio.to_thread(here.primary.start)
-            while here.left():  # noqa: ASYNC110  # nobody tells
+            while here.parked_count():  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(0.1)
             await run.stop()
         assert set(await here.arrived(4_500)) == set(texts[1::2]), "at least once (Q04)"
-        once = Counter(await here.arrived(4_600, ONCE))
+        once = Counter(await here.arrived(4_600, DEDUPLICATED))
         assert once == Counter([*texts[::2], *late]), "once, where duplicates are detected"
 
 
 async def test_what_cannot_be_delivered_now_is_left_and_the_report_says_why(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    async with scene(tmp_path) as here:
-        await here.park([parked(f"order {number}") for number in range(30)])
+    async with run_parked_pair(tmp_path) as here:
+        await here.park([parked_payload(f"order {number}") for number in range(30)])
         here.primary.kill()
         report = await SparkSyphon(spark, Wanted(pair=here.pair, available_now=True, wait_s=2)).run()
-        assert not report.is_over
+        assert not report.is_finished
         assert (report.moved, report.left) == (0, 30)
-        assert report.why == "nothing has moved for 2 s"
-        assert {row.ended.split(":")[0] for row in report.rows} == {"the primary does not answer"}
-        assert here.left() == 30, "all of it was given back"
+        assert report.reason == "nothing has moved for 2 s"
+        assert {row.end_reason.split(":")[0] for row in report.rows} == {"the primary does not answer"}
+        assert here.parked_count() == 30, "all of it was given back"
 
 
 async def test_until_it_is_stopped_it_goes_on_round_after_round_with_backlog_queues_that_are_new(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    async with scene(tmp_path) as here:
-        await here.park([parked("early")])
+    async with run_parked_pair(tmp_path) as here:
+        await here.park([parked_payload("early")])
         async with running(spark, Wanted(pair=here.pair, round_s=1.0)) as run:
             await run.until(lambda progress: progress.moved == 1)
-            here.secondary.put("contoso/x-servicebus-transfer/17", "QueueDescription")
-            await here.park([parked("late")], ["contoso/x-servicebus-transfer/17"])
+            here.secondary.create_entity("contoso/x-servicebus-transfer/17", "QueueDescription")
+            await here.park([parked_payload("late")], ["contoso/x-servicebus-transfer/17"])
             await run.until(lambda progress: progress.moved == 2)
             report = await run.stop()
-        assert (report.moved, report.left, report.why) == (2, 0, "stopped")
+        assert (report.moved, report.left, report.reason) == (2, 0, "stopped")
         assert all(row.attempts > 1 for row in report.rows if row.backlog_queue in here.backlog_queues)
         assert sorted(await here.arrived(2)) == ["early", "late"]

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final, Self
 import pytest
 import uvloop
 
-from tests.pipeline.syphon.scene import ONCE, ORDERS, parked, scene
+from tests.pipeline.syphon.scene import DEDUPLICATED, ORDERS, parked_payload, run_parked_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.pipeline.cluster import Cluster
-    from tests.pipeline.syphon.scene import Scene
+    from tests.pipeline.cluster import SparkCluster
+    from tests.pipeline.syphon.scene import ParkedPair
 
 COUNT: Final = 12_000
-PATIENCE_S: Final = 200.0
+TIMEOUT_S: Final = 200.0
 LIMIT_S: Final = 400
 """Two programs in Java for each in Python: where others keep the processors busy they start slowly."""
 
@@ -29,7 +29,7 @@ LIMIT_S: Final = 400
 class Command:
     """`twinbus pipeline syphon`, as a user types it."""
 
-    def __init__(self, here: Scene, cluster: Cluster, log: Path, *options: str) -> None:
+    def __init__(self, here: ParkedPair, cluster: SparkCluster, log: Path, *options: str) -> None:
         strings = (here.primary.connection_string, here.secondary.connection_string)
         words = ["pipeline", "syphon", *strings, here.secondary.admin_connection_string, "--primary-name=contoso"]
         words += [f"--ca-file={here.secondary.ca_file}", f"--master={cluster.url}", *options]
@@ -56,31 +56,31 @@ class Command:
         self._process.wait()
 
 
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(happened):  # noqa: ASYNC110  # it happens in other processes
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  # it happens in other processes
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.timeout(LIMIT_S)
 def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_that_are_detected(
-    tmp_path: Path, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     async def test() -> None:
-        async with scene(tmp_path) as here:
+        async with run_parked_pair(tmp_path) as here:
             # Three in a row to the same destination: each backlog queue has some for both.
-            texts = {f"order {number}": ORDERS if number // 3 % 2 else ONCE for number in range(COUNT)}
-            await here.park([parked(text, path) for text, path in texts.items()])
+            texts = {f"order {number}": ORDERS if number // 3 % 2 else DEDUPLICATED for number in range(COUNT)}
+            await here.park([parked_payload(text, path) for text, path in texts.items()])
             with Command(here, cluster, tmp_path / "said", "--available-now") as command:
-                await until(lambda: here.primary.counts(ORDERS)[0] > 0)
+                await until(lambda: here.primary.message_counts(ORDERS)[0] > 0)
                 here.primary.pause()  # what is on its way stays so until nobody is there who would hear of it
                 cluster.kill_executor()
                 here.primary.resume()
                 assert await command.ended() == 0, command.said
-            assert here.left() == 0
-            arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, ONCE))
+            assert here.parked_count() == 0
+            arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, DEDUPLICATED))
             assert set(arrived) == set(texts), "nothing is lost"
-            assert [text for text, count in arrived.items() if count > 1 and texts[text] == ONCE] == []
+            assert [text for text, count in arrived.items() if count > 1 and texts[text] == DEDUPLICATED] == []
             assert ">=" in command.said, "of a task that was lost it is not known what it moved last"
             secrets = [here.primary.key.encode(), here.secondary.key.encode()]
             logs = [file for file in tmp_path_factory.getbasetemp().glob("cluster*/**/*") if file.is_file()]
@@ -92,15 +92,15 @@ def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_that_are_
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path: Path, cluster: Cluster) -> None:
+def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path: Path, cluster: SparkCluster) -> None:
     async def test() -> None:
-        async with scene(tmp_path) as here:
-            await here.park([parked(f"order {number}") for number in range(COUNT)])
+        async with run_parked_pair(tmp_path) as here:
+            await here.park([parked_payload(f"order {number}") for number in range(COUNT)])
             with Command(here, cluster, tmp_path / "said") as command:
-                await until(lambda: here.primary.counts(ORDERS)[0] > 0)
+                await until(lambda: here.primary.message_counts(ORDERS)[0] > 0)
                 command.stop()
                 assert await command.ended() == 0, command.said
-            left = here.left()
+            left = here.parked_count()
             arrived = await here.arrived(COUNT - left)
             assert len(set(arrived)) == len(arrived) == COUNT - left, "nothing half done: neither lost nor twice"
             assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in command.said

@@ -5,17 +5,22 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pipeline.syphon.assignment import Address, Assignment, Pair, spread
+from twinbus.pipeline.syphon.assignment import Assignment, DriverAddress, Pair, spread_queues
 
 
 def assignment(*, started_ms: int = 1_000_000, number: int = 1, queues: tuple[str, ...] = ()) -> Assignment:
     return Assignment(
-        pair=Pair(primary="key of one", secondary="key of other", admin="key of admin", primary_name="contoso"),
-        queues=queues,
-        driver=Address(host="127.0.0.1", port=1, token="a token"),
+        pair=Pair(
+            primary_connection_string="key of one",
+            secondary_connection_string="key of other",
+            admin_connection_string="key of admin",
+            primary_name="contoso",
+        ),
+        backlog_queues=queues,
+        driver_address=DriverAddress(host="127.0.0.1", port=1, token="a token"),
         round=number,
         group=0,
-        started_ms=started_ms,
+        driver_started_ms=started_ms,
         poll_s=900.0,
         deduct=False,
         journal_dir=None,
@@ -24,7 +29,7 @@ def assignment(*, started_ms: int = 1_000_000, number: int = 1, queues: tuple[st
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 10_000), min_size=1), st.integers(1, 20))
 def test_each_backlog_queue_has_one_task_and_each_task_has_one(parked: dict[str, int], tasks: int) -> None:
-    groups = spread(parked, tasks)
+    groups = spread_queues(parked, tasks)
     assert sorted(queue for group in groups for queue in group) == sorted(parked)
     assert len(groups) == min(tasks, len(parked))
     assert all(groups)
@@ -32,12 +37,12 @@ def test_each_backlog_queue_has_one_task_and_each_task_has_one(parked: dict[str,
 
 def test_tasks_have_about_as_much_to_move() -> None:
     parked = {"a": 900, "b": 500, "c": 400, "d": 0, "e": 0}
-    weights = sorted(sum(parked[queue] for queue in group) for group in spread(parked, 2))
+    weights = sorted(sum(parked[queue] for queue in group) for group in spread_queues(parked, 2))
     assert weights == [900, 900]
 
 
 def test_idle_queues_are_spread_evenly() -> None:
-    groups = spread({str(number): 0 for number in range(10)}, 4)
+    groups = spread_queues({str(number): 0 for number in range(10)}, 4)
     assert sorted(map(len, groups)) == [2, 2, 3, 3]
 
 

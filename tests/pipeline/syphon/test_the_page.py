@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tests.pipeline.syphon.scene import parked, scene
+from tests.pipeline.syphon.scene import parked_payload, run_parked_pair
 from twinbus.cli.pipeline import syphon
 from twinbus.cli.pipeline.app import app
 from twinbus.pipeline import spark as pipeline_spark
@@ -34,8 +34,8 @@ async def test_the_example_runs(
 
     monkeypatch.setattr(pipeline_spark, "session", session)
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    async with scene(tmp_path) as here:
-        await here.park([parked(f"order {number}") for number in range(30)])
+    async with run_parked_pair(tmp_path) as here:
+        await here.park([parked_payload(f"order {number}") for number in range(30)])
         names: dict[str, Any] = {
             "__name__": "example",
             "PRIMARY": here.primary.connection_string,

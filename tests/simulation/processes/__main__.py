@@ -7,15 +7,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "src"))  # compiled files have their limits built in: a run sets them
 
-from tests.seeded.campaign import carry_out, parser_for
+from tests.seeded.campaign import make_parser, run_command
 from tests.simulation.processes.run import run
 
 PROG = "python -m tests.simulation.processes"
 
 
 def main() -> int:
-    parser = parser_for(PROG, "Runs a namespace of several processes that die, are silent, and lose their disks.")
-    return carry_out(run, PROG, parser.parse_args())
+    parser = make_parser(PROG, "Runs a namespace of several processes that die, are silent, and lose their disks.")
+    return run_command(run, PROG, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from tests.ledger.problems import Violation
 from tests.simulation.letter import make_payload, read_delivery
-from tests.simulation.processes.deals import OpenDeal
-from tests.simulation.processes.looking import look, look_well
-from tests.simulation.processes.readers import Reader
+from tests.simulation.processes.deals import OpenTransaction
+from tests.simulation.processes.looking import check_idle, check_settled
+from tests.simulation.processes.readers import SimulatedBrowser
 from tests.simulation.processes.settling import renew, settle
-from tests.simulation.processes.takers import SessionTaker, Taker
+from tests.simulation.processes.takers import SimulatedReceiver, SimulatedSessionReceiver
 from tests.simulation.processes.world import LOCK_S
 from twinbus.amqp.message import build
-from twinbus.broker.ports.incoming import Parcel
-from twinbus.broker.ports.settlement import How
+from twinbus.broker.ports.incoming import IncomingBatch
+from twinbus.broker.ports.settlement import Disposition
 from twinbus.model.annotations import PARTITION_KEY
 from twinbus.model.errors import QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.processes.copies import Lock, Message
     from tests.simulation.processes.process import Process
-    from tests.simulation.processes.world import World
+    from tests.simulation.processes.world import ClusterSimulation
 
     Do: TypeAlias = Callable[[Process], None]
 
@@ -72,7 +72,7 @@ WEIGHTS = {
     "start": 3,
     "crash": 0.2,
 }
-WEIGHTS_ALONE = WEIGHTS | {
+SINGLE_PROCESS_WEIGHTS = WEIGHTS | {
     "send": 14,
     "hang": 1.5,
     "fail": 1.5,
@@ -85,25 +85,29 @@ WEIGHTS_ALONE = WEIGHTS | {
 """For a process that has no others: its stores fail one by one."""
 ALWAYS = frozenset({"work", "look", "send_with_key", "come", "grant", "wake", "start", "go_on", "reopen"})
 KEYS = [f"key-{number}" for number in range(6)]
-MAX_TAKERS = 6
+MAX_RECEIVERS = 6
 
 
-IN_TRANSACTIONS = [how for how in How if how is not How.FREE]
+TRANSACTIONAL_SETTLEMENTS = [how for how in Disposition if how is not Disposition.RECLAIM]
 """What a client can ask for: no client frees messages."""
 
 
 class Actions:
     """Whatever is chosen is done by any process that is awake."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._random = world.random
+    def __init__(self, simulation: ClusterSimulation) -> None:
+        self._simulation = simulation
+        self._random = simulation.random
 
     def do(self, name: str) -> None:
-        process = self._random.choice(self._world.awake) if self._world.awake else None
-        self._world.say(f"{name}, {process!r}")
+        process = (
+            self._random.choice(self._simulation.responsive_processes)
+            if self._simulation.responsive_processes
+            else None
+        )
+        self._simulation.trace(f"{name}, {process!r}")
         act: Do | Callable[[], None] = getattr(self, f"_{name}")
-        if name in _OF_THE_WORLD:
+        if name in _SIMULATION_ACTIONS:
             act()  # type: ignore[call-arg]
         elif process is not None:
             act(process)  # type: ignore[call-arg]
@@ -112,25 +116,25 @@ class Actions:
 
     def _work(self) -> None:
         for _ in range(self._random.randint(1, 40)):
-            self._world.work()
+            self._simulation.step()
 
     def _look(self) -> None:
-        look(self._world)
+        check_idle(self._simulation)
 
     def _look_well(self) -> None:
-        look_well(self._world)
+        check_settled(self._simulation)
 
     def _wait(self) -> None:
-        self._world.pass_time(self._random.choice((0.001, 0.05, 0.12, 0.26, 3.0)))
+        self._simulation.pass_time(self._random.choice((0.001, 0.05, 0.12, 0.26, 3.0)))
 
     def _wait_long(self) -> None:
-        self._world.pass_time(self._random.choice((10.5, LOCK_S + 1)))
+        self._simulation.pass_time(self._random.choice((10.5, LOCK_S + 1)))
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
     @property
     def _has_sessions(self) -> bool:
-        return self._world.description.requires_session
+        return self._simulation.description.requires_session
 
     def _key(self) -> str:
         return self._random.choice(KEYS)
@@ -147,9 +151,9 @@ class Actions:
         self._send_all(process, [self._random.choice([*KEYS, *none]) for _ in range(self._random.randint(2, 5))])
 
     def _send_all(self, process: Process, keys: list[str | None]) -> None:
-        world = self._world
-        sending = world.ledger.send_by(keys, process.life)
-        parcel = Parcel()
+        world = self._simulation
+        sending = world.checker.send_started(keys, process.life)
+        parcel = IncomingBatch()
         for message in sending.messages:
             payload = self.payload(message)
             process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.terms)
@@ -157,7 +161,7 @@ class Actions:
         def sent(error: ServiceBusError | None) -> None:
             is_full = isinstance(error, ServerBusy | QuotaExceeded) or world.settings.limits.max_pending_bytes < 10**6
             is_excused = is_full and world.count > 1  # another process may be full without this one knowing it
-            world.ledger.sent(sending, error, [] if is_excused else process.takes())
+            world.checker.send_answered(sending, error, [] if is_excused else process.stores_accepting_sends())
 
         try:
             process.queue.send(parcel, sent)
@@ -165,7 +169,7 @@ class Actions:
             sent(error)
 
     def payload(self, message: Message) -> bytes:
-        padding = self._random.randint(0, self._world.settings.max_padding)
+        padding = self._random.randint(0, self._simulation.settings.max_padding)
         if self._has_sessions:
             return make_payload(message.identity, padding, session=message.key)
         annotated = build(message_annotations={PARTITION_KEY: message.key}) if message.key is not None else b""
@@ -180,58 +184,58 @@ class Actions:
         self._enter(process, deletes=True)
 
     def _enter(self, process: Process, *, deletes: bool) -> None:
-        if len(self._world.takers) >= MAX_TAKERS:
+        if len(self._simulation.receivers) >= MAX_RECEIVERS:
             return
-        number = next(self._world.numbers)
+        number = next(self._simulation.numbers)
         if self._has_sessions:
             wanted = self._key() if self._random.random() < 0.5 else None
-            taker: Taker = SessionTaker(process, number, wanted=wanted, deletes=deletes)
+            taker: SimulatedReceiver = SimulatedSessionReceiver(process, number, wanted=wanted, deletes=deletes)
         else:
-            taker = Taker(process, number, deletes=deletes)
-        if self._random.random() < 0.5 and not taker.is_gone:
+            taker = SimulatedReceiver(process, number, deletes=deletes)
+        if self._random.random() < 0.5 and not taker.is_closed:
             taker.grant(self._credit())
 
     def _come_to_the_dead(self, process: Process) -> None:
-        if len(self._world.takers) < MAX_TAKERS:
-            Taker(process, next(self._world.numbers), sub_queue=SubQueue.DEAD_LETTER)
+        if len(self._simulation.receivers) < MAX_RECEIVERS:
+            SimulatedReceiver(process, next(self._simulation.numbers), sub_queue=SubQueue.DEAD_LETTER)
 
     def _leave(self) -> None:
-        if self._world.takers:
-            self._random.choice(self._world.takers).leave()
+        if self._simulation.receivers:
+            self._random.choice(self._simulation.receivers).leave()
 
     def _credit(self) -> int:
         return self._random.choice((1, 1, 2, 5, 40))
 
     def _grant(self) -> None:
-        if self._world.takers:
-            self._random.choice(self._world.takers).grant(self._credit())
+        if self._simulation.receivers:
+            self._random.choice(self._simulation.receivers).grant(self._credit())
 
     def _drain(self) -> None:
-        if self._world.takers:
-            taker = self._random.choice(self._world.takers)
+        if self._simulation.receivers:
+            taker = self._random.choice(self._simulation.receivers)
             taker.credit += self._random.choice((0, 0, 1, 5))
             taker.drain()
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def _read(self, process: Process) -> None:
-        if len(process.readers) < 2:
+        if len(process.browsers) < 2:
             with suppress(StoreUnavailable):  # of a plain queue, whose process is not there
-                Reader(process, next(self._world.numbers))
+                SimulatedBrowser(process, next(self._simulation.numbers))
 
     def _read_on(self, process: Process) -> None:
-        if process.readers:
-            self._random.choice(process.readers).grant(self._credit())
+        if process.browsers:
+            self._random.choice(process.browsers).grant(self._credit())
 
     def _read_to_the_end(self, process: Process) -> None:
-        if process.readers:
-            reader = self._random.choice(process.readers)
+        if process.browsers:
+            reader = self._random.choice(process.browsers)
             reader.link.credit += self._credit()
             reader.drain()
 
     def _stop_reading(self, process: Process) -> None:
-        if process.readers:
-            self._random.choice(process.readers).leave()
+        if process.browsers:
+            self._random.choice(process.browsers).leave()
 
     def _peek(self, process: Process) -> None:
         """By way of any process a page of any fragment is seen, in order."""
@@ -246,50 +250,50 @@ class Actions:
                 raise Violation(f"fragment {number}: peeked {numbers}, asked for {count}")
 
         with suppress(StoreUnavailable):
-            process.fragments(SubQueue.MAIN)[number].browsing.peek(0, count, 100_000, done)
+            process.fragments(SubQueue.MAIN)[number].browser.peek(0, count, 100_000, done)
 
     # --- settling -----------------------------------------------------------------------------------------------------
 
     def _complete(self, process: Process) -> None:
-        self._settle(process, How.COMPLETE)
+        self._settle(process, Disposition.COMPLETE)
 
     def _abandon(self, process: Process) -> None:
-        self._settle(process, How.ABANDON)
+        self._settle(process, Disposition.ABANDON)
 
     def _release(self, process: Process) -> None:
-        self._settle(process, How.RELEASE)
+        self._settle(process, Disposition.RELEASE)
 
     def _defer(self, process: Process) -> None:
-        self._settle(process, How.DEFER)
+        self._settle(process, Disposition.DEFER)
 
     def _dead_letter(self, process: Process) -> None:
-        self._settle(process, How.DEAD_LETTER)
+        self._settle(process, Disposition.DEAD_LETTER)
 
-    def _settle(self, process: Process, how: How) -> None:
+    def _settle(self, process: Process, how: Disposition) -> None:
         """Some of what receivers have; mostly by way of the process through which they have it."""
-        world = self._world
-        near = [lock for lock in world.held if lock.taker.process is process]
-        held = near if near and self._random.random() < 0.8 else world.held
+        world = self._simulation
+        near = [lock for lock in world.given_locks if lock.receiver.process is process]
+        held = near if near and self._random.random() < 0.8 else world.given_locks
         if not held:
             return
         chosen = self._random.sample(held, self._random.randint(1, min(6, len(held))))
         if self._random.random() < 0.9:  # else it is tried once more, some time
-            world.held = [lock for lock in world.held if lock not in chosen]
+            world.given_locks = [lock for lock in world.given_locks if lock not in chosen]
         settle(process, chosen, how)
 
     def _renew(self, process: Process) -> None:
-        if self._world.held and not self._has_sessions:
-            renew(process, self._random.choice(self._world.held))
+        if self._simulation.given_locks and not self._has_sessions:
+            renew(process, self._random.choice(self._simulation.given_locks))
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
     def _begin(self, process: Process) -> None:
-        if len(process.deals) < 2:
+        if len(process.open_transactions) < 2:
             key = self._key()
-            OpenDeal(process, 0 if self._world.ledger.is_plain else fragment_of(key.encode()), key)
+            OpenTransaction(process, 0 if self._simulation.checker.is_plain else fragment_of(key.encode()), key)
 
-    def _deal(self, process: Process) -> OpenDeal | None:
-        return self._random.choice(process.deals) if process.deals else None
+    def _deal(self, process: Process) -> OpenTransaction | None:
+        return self._random.choice(process.open_transactions) if process.open_transactions else None
 
     def _deal_in_sends(self, process: Process) -> None:
         deal = self._deal(process)
@@ -297,19 +301,19 @@ class Actions:
             deal.send(self._random.choice((1, 1, 2)), self.payload)
 
     def _deal_in_settlements(self, process: Process) -> None:
-        deal, world = self._deal(process), self._world
+        deal, world = self._deal(process), self._simulation
         if deal is None:
             return
 
         def is_fit(lock: Lock) -> bool:
-            is_near = lock.taker.process is process and lock.copy.sequence >> 48 == deal.number
+            is_near = lock.receiver.process is process and lock.copy.sequence >> 48 == deal.number
             return is_near and not lock.copy.is_dead and not lock.is_settling and not lock.is_late
 
-        fit = [lock for lock in world.held if is_fit(lock)]
+        fit = [lock for lock in world.given_locks if is_fit(lock)]
         if fit:
             chosen = self._random.sample(fit, self._random.randint(1, min(3, len(fit))))
-            world.held = [lock for lock in world.held if lock not in chosen]
-            deal.settle(chosen, self._random.choice(IN_TRANSACTIONS))
+            world.given_locks = [lock for lock in world.given_locks if lock not in chosen]
+            deal.settle(chosen, self._random.choice(TRANSACTIONAL_SETTLEMENTS))
 
     def _commit(self, process: Process) -> None:
         deal = self._deal(process)
@@ -328,7 +332,7 @@ class Actions:
 
     def _hang(self, process: Process) -> None:
         store = self._any_store(process)
-        self._world.ledger.troubles[store] += 1
+        self._simulation.checker.store_failures[store] += 1
         process.hang(store)
 
     def _go_on(self, process: Process) -> None:
@@ -336,8 +340,8 @@ class Actions:
 
     def _fail(self, process: Process) -> None:
         store = self._any_store(process)
-        self._world.ledger.troubles[store] += 1
-        process.stores[store].fail_next("input/output error", self._random)
+        self._simulation.checker.store_failures[store] += 1
+        process.stores[store].fail_next_sync("input/output error", self._random)
 
     def _reopen(self, process: Process) -> None:
         store = self._any_store(process)
@@ -345,26 +349,26 @@ class Actions:
             process.reopen(store)
 
     def _fall_silent(self, process: Process) -> None:
-        self._world.silence(process)
+        self._simulation.make_silent(process)
 
     def _wake(self) -> None:
-        silent = [process for process in self._world.living if process.is_silent]
+        silent = [process for process in self._simulation.running_processes if process.is_silent]
         if silent:
-            self._world.wake(self._random.choice(silent))
+            self._simulation.make_responsive(self._random.choice(silent))
 
     def _die(self) -> None:
-        if self._world.living:
-            self._world.die(self._random.choice(self._world.living))
+        if self._simulation.running_processes:
+            self._simulation.kill(self._random.choice(self._simulation.running_processes))
 
     def _start(self) -> None:
-        missing = [number for number, process in enumerate(self._world.processes) if process is None]
+        missing = [number for number, process in enumerate(self._simulation.processes) if process is None]
         if missing:
-            self._world.start(self._random.choice(missing))
+            self._simulation.start(self._random.choice(missing))
 
     def _crash(self) -> None:
-        self._world.crash()
+        self._simulation.crash()
 
 
-_OF_THE_WORLD = frozenset(
+_SIMULATION_ACTIONS = frozenset(
     {"work", "look", "look_well", "wait", "wait_long", "leave", "grant", "drain", "wake", "die", "start", "crash"}
 )

@@ -11,22 +11,26 @@ from typing import TYPE_CHECKING
 from tests.ledger.messages import Copy as Seen
 from tests.ledger.messages import State
 from tests.ledger.problems import Violation
-from twinbus.broker.ports.settlement import How
+from twinbus.broker.ports.settlement import Disposition
 
 if TYPE_CHECKING:
-    from tests.simulation.processes.takers import SessionTaker, Taker
+    from tests.simulation.processes.takers import SimulatedReceiver, SimulatedSessionReceiver
 
 
 QUEUE = "orders"
-STATE_AFTER = {How.COMPLETE: State.GONE, How.DEFER: State.DEFERRED, How.DEAD_LETTER: State.DEAD}
+STATE_AFTER = {
+    Disposition.COMPLETE: State.COMPLETED,
+    Disposition.DEFER: State.DEFERRED,
+    Disposition.DEAD_LETTER: State.DEAD_LETTERED,
+}
 
 
-class Sending:
+class SendOperation:
     """Messages that were sent together."""
 
     def __init__(self, messages: list[Message], troubles: list[int]) -> None:
         self.messages = messages
-        self.troubles = troubles
+        self.store_failures = troubles
         """Of each store, how often it had trouble when they were sent."""
         self.is_answered = False
         self.is_void = False
@@ -42,14 +46,14 @@ class Message:
     def __init__(self, identity: int, key: str | None, way: int) -> None:
         self.identity = identity
         self.key = key
-        self.way = way
+        self.process_life = way
         """The process that it was sent through."""
-        self.sending: Sending
+        self.sending: SendOperation
         self.is_accepted = False
-        self.deal: Deal | None = None
+        self.transaction: ExpectedTransaction | None = None
         self.copies: dict[int, Copy] = {}
         """By sequence number, those that were seen."""
-        self.dead: dict[int, Copy] = {}
+        self.dead_letters: dict[int, Copy] = {}
         """... among dead letters."""
         self.was_deleted = False
         """For a receiver, who may not have got it."""
@@ -68,8 +72,8 @@ class Copy(Seen):
         self.message = message
         self.sequence = sequence
         self.is_dead = is_dead
-        self.given: list[Lock] = []
-        self.counted = 0
+        self.locks: list[Lock] = []
+        self.max_delivery_count = 0
         """How often its delivery may have been counted."""
         self.has_dead_letter = False
         """The dead letter that it became was seen."""
@@ -77,7 +81,7 @@ class Copy(Seen):
         self.was_handed_out = False
         self.was_returned = False
         """By its receiver, or it was locked where the store failed."""
-        self.deals: list[Deal] = []
+        self.transactions: list[ExpectedTransaction] = []
         """Transactions that were to settle it."""
 
     def __repr__(self) -> str:
@@ -86,40 +90,40 @@ class Copy(Seen):
     @property
     def lock(self) -> Lock | None:
         """The last that was given."""
-        return self.given[-1] if self.given else None
+        return self.locks[-1] if self.locks else None
 
     def check_free(self, now_ms: int) -> None:
         """It is given to a receiver now."""
         if self.state is not State.ACTIVE:
             raise Violation(f"{self!r} is {self.state.value}, and comes again")
-        held = next((lock for lock in self.given if lock.is_valid(now_ms)), None)
+        held = next((lock for lock in self.locks if lock.is_valid(now_ms)), None)
         if held is not None:
             raise Violation(f"{self!r} is locked until {held.until_ms}, and is given to another at {now_ms}")
 
-    def settled(self, how: How) -> None:
+    def settlement_done(self, how: Disposition) -> None:
         """It was answered that this is done."""
         self.state = self._state_after(how) or self.state
 
-    def may_settle(self, how: How) -> None:
+    def settlement_requested(self, how: Disposition) -> None:
         """A receiver has asked for this."""
         self.was_returned = True
         if state := self._state_after(how):
-            self.asked[state] += 1
-        self.counted += how is How.ABANDON or (how is How.DEAD_LETTER and self.is_dead)
+            self.requested_states[state] += 1
+        self.max_delivery_count += how is Disposition.ABANDON or (how is Disposition.DEAD_LETTER and self.is_dead)
 
-    def _state_after(self, how: How) -> State | None:
+    def _state_after(self, how: Disposition) -> State | None:
         """What it becomes. A dead letter that is dead-lettered stays where it is."""
-        return None if how is How.DEAD_LETTER and self.is_dead else STATE_AFTER.get(how)
+        return None if how is Disposition.DEAD_LETTER and self.is_dead else STATE_AFTER.get(how)
 
 
 class Lock:
     """What someone was given."""
 
-    def __init__(self, copy: Copy, tag: bytes, until_ms: int, taker: Taker) -> None:
+    def __init__(self, copy: Copy, tag: bytes, until_ms: int, receiver: SimulatedReceiver) -> None:
         self.copy = copy
         self.tag = tag
         self.until_ms = until_ms
-        self.taker = taker
+        self.receiver = receiver
         self.is_void = False
         """Others may have the message: the store failed, or the session is over."""
         self.is_lost = False
@@ -128,9 +132,9 @@ class Lock:
         """Someone has asked to end it."""
         self.is_settled = False
         """... and was told that it is done."""
-        self.asked = 0
+        self.request_count = 0
         """How often."""
-        self.is_apart = False
+        self.is_in_transaction = False
         """A transaction has it: it does not expire."""
         self.is_counted = False
         self.is_late = False
@@ -140,25 +144,25 @@ class Lock:
 
     def is_valid(self, now_ms: int) -> bool:
         """Nobody else may have the message."""
-        return not self.is_void and not self.is_settling and (self.is_apart or self.until_ms > now_ms + 1)
+        return not self.is_void and not self.is_settling and (self.is_in_transaction or self.until_ms > now_ms + 1)
 
     def may_be_valid(self, now_ms: int) -> bool:
         """It may be settled. Who has a session has it until his time is over and somebody has noticed."""
-        is_in_time = self.taker.session is not None or self.is_renewed or self.until_ms >= now_ms
+        is_in_time = self.receiver.session is not None or self.is_renewed or self.until_ms >= now_ms
         return not self.is_lost and not self.is_late and not self.is_settled and is_in_time
 
 
-class Holding:
+class SessionHolder:
     """A session that someone has."""
 
-    def __init__(self, taker: SessionTaker, until_ms: int) -> None:
-        self.taker = taker
+    def __init__(self, receiver: SimulatedSessionReceiver, until_ms: int) -> None:
+        self.receiver = receiver
         self.until_ms = until_ms
 
 
-class Progress(Enum):
+class TransactionProgress(Enum):
     OPEN = auto()
-    ASKED = auto()
+    COMMITTING = auto()
     """It is being committed."""
     DONE = auto()
     FAILED = auto()
@@ -166,65 +170,69 @@ class Progress(Enum):
     UNKNOWN = auto()
 
 
-class Deal:
+class ExpectedTransaction:
     """A transaction: all of it is done, or nothing."""
 
     def __init__(self, way: int) -> None:
-        self.way = way
+        self.process_life = way
         self.messages: list[Message] = []
-        self.settled: list[tuple[Lock, How]] = []
-        self.progress = Progress.OPEN
+        self.settlements: list[tuple[Lock, Disposition]] = []
+        self.progress = TransactionProgress.OPEN
         self._is_done = False
         """... as is seen: what it sends is there."""
         self._is_undone = False
         """... as is seen: what it completes is there."""
 
     def __repr__(self) -> str:
-        settled = [(lock.copy.message.identity, how.value) for lock, how in self.settled]
+        settled = [(lock.copy.message.identity, how.value) for lock, how in self.settlements]
         return f"transaction that sends {[one.identity for one in self.messages]} and settles {settled}"
 
-    def settle(self, locks: list[Lock], how: How, *, is_certain: bool) -> None:
+    def settle(self, locks: list[Lock], how: Disposition, *, is_certain: bool) -> None:
         """Where another process has them it may be too late, which is seen by a commit that fails."""
         for lock in locks:
-            self.settled.append((lock, how))
-            lock.is_apart = is_certain
-            lock.copy.deals.append(self)
+            self.settlements.append((lock, how))
+            lock.is_in_transaction = is_certain
+            lock.copy.transactions.append(self)
 
-    def ask(self) -> None:
+    def commit_requested(self) -> None:
         """It is being committed."""
-        self.progress = Progress.ASKED
-        for lock, how in self.settled:
+        self.progress = TransactionProgress.COMMITTING
+        for lock, how in self.settlements:
             lock.is_settling = True
-            lock.copy.may_settle(how)
+            lock.copy.settlement_requested(how)
 
-    def end(self, *, is_done: bool | None) -> None:
+    def ended(self, *, is_done: bool | None) -> None:
         """It was answered; None: perhaps it was done."""
-        self.progress = {True: Progress.DONE, False: Progress.FAILED, None: Progress.UNKNOWN}[is_done]
-        for lock, how in self.settled:
-            lock.is_apart = False
+        self.progress = {
+            True: TransactionProgress.DONE,
+            False: TransactionProgress.FAILED,
+            None: TransactionProgress.UNKNOWN,
+        }[is_done]
+        for lock, how in self.settlements:
+            lock.is_in_transaction = False
             if is_done:
                 lock.is_settled = True
-                lock.copy.settled(how)
+                lock.copy.settlement_done(how)
         for message in self.messages:
             message.is_accepted = bool(is_done)
         self._check()
 
-    def appeared(self, message: Message) -> None:
+    def message_appeared(self, message: Message) -> None:
         """What it sends was received."""
-        if self.progress is Progress.OPEN:
+        if self.progress is TransactionProgress.OPEN:
             raise Violation(f"{message!r} is there before its {self!r} was committed")
         self._is_done = True
         self._check()
 
-    def comes_again(self, copy: Copy) -> None:
+    def message_redelivered(self, copy: Copy) -> None:
         """What it settles is received once more."""
-        how = next(how for lock, how in self.settled if lock.copy is copy)
-        if how in (How.COMPLETE, How.DEFER, How.DEAD_LETTER) and not copy.is_dead:
+        how = next(how for lock, how in self.settlements if lock.copy is copy)
+        if how in (Disposition.COMPLETE, Disposition.DEFER, Disposition.DEAD_LETTER) and not copy.is_dead:
             self._is_undone = True
             self._check()
 
     def _check(self) -> None:
-        if self._is_done and (self._is_undone or self.progress is Progress.FAILED):
+        if self._is_done and (self._is_undone or self.progress is TransactionProgress.FAILED):
             raise Violation(f"{self!r} was done in part, or though it failed")
-        if self._is_undone and self.progress is Progress.DONE:
+        if self._is_undone and self.progress is TransactionProgress.DONE:
             raise Violation(f"{self!r} was committed, and what it settles comes again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.ledger.problems import Violation
-from tests.simulation.processes.copies import Deal
+from tests.simulation.processes.copies import ExpectedTransaction
 from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from tests.simulation.processes.copies import Lock, Message
     from tests.simulation.processes.process import Process
-    from twinbus.broker.ports.settlement import How
+    from twinbus.broker.ports.settlement import Disposition
 
 
-class OpenDeal:
+class OpenTransaction:
     """One that is not discharged yet."""
 
     def __init__(self, process: Process, number: int, key: str) -> None:
@@ -25,26 +25,26 @@ class OpenDeal:
         self.process = process
         self.number = number
         self._key = key
-        self.deal = Deal(process.life)
+        self.expected = ExpectedTransaction(process.life)
         self.transaction = Transaction(process.namespace.intake)
-        process.deals.append(self)
+        process.open_transactions.append(self)
 
     def send(self, count: int, make: Callable[[Message], bytes]) -> None:
-        sending = self.process.world.ledger.send_by([self._key] * count, self.process.life)
+        sending = self.process.simulation.checker.send_started([self._key] * count, self.process.life)
         sending.is_answered = True  # by the answer to the whole
         for message in sending.messages:
-            message.deal = self.deal
+            message.transaction = self.expected
             try:
                 self.transaction.send(self.process.queue.parts[self.number], make(message), 0)
             except ServiceBusError:
                 return
-            self.deal.messages.append(message)
+            self.expected.messages.append(message)
 
-    def settle(self, locks: list[Lock], how: How) -> None:
+    def settle(self, locks: list[Lock], how: Disposition) -> None:
         part = self.process.queue.parts[self.number]
         numbers = part.main.lock_numbers([lock.tag for lock in locks])
         try:
-            lost = self.transaction.settle(part, part.main, numbers, how, None, self._hear)
+            lost = self.transaction.settle(part, part.main, numbers, how, None, self._on_settled)
         except ServiceBusError as error:
             self.transaction.fail(error)
             return
@@ -52,32 +52,32 @@ class OpenDeal:
             self.transaction.fail(StoreUnavailable("a lock is lost"))
         kept = [lock for lock, number in zip(locks, numbers, strict=True) if number not in lost]
         if kept:
-            self.deal.settle(kept, how, is_certain=not part.owner.decides_room)
+            self.expected.settle(kept, how, is_certain=not part.owner.decides_room)
 
-    def _hear(self, is_done: bool) -> None:  # noqa: FBT001
-        if is_done and not self.deal.settled:
-            raise Violation(f"{self.deal!r} settles nothing, and it is told that it did")
+    def _on_settled(self, is_done: bool) -> None:  # noqa: FBT001
+        if is_done and not self.expected.settlements:
+            raise Violation(f"{self.expected!r} settles nothing, and it is told that it did")
 
     def commit(self) -> None:
-        self.process.deals.remove(self)
-        self.deal.ask()
+        self.process.open_transactions.remove(self)
+        self.expected.commit_requested()
         was_failed = self.transaction.failure is not None
 
         def answered(error: ServiceBusError | None) -> None:
-            self.process.world.say(f"  {self.deal!r}: {error or 'done'}")
+            self.process.simulation.trace(f"  {self.expected!r}: {error or 'done'}")
             if error is None and was_failed:
-                raise Violation(f"{self.deal!r} had failed, and was committed")
+                raise Violation(f"{self.expected!r} had failed, and was committed")
             is_known = error is None or not isinstance(error, StoreUnavailable)
-            self.deal.end(is_done=error is None if is_known else None)
+            self.expected.ended(is_done=error is None if is_known else None)
 
         self.transaction.commit(answered)
 
     def roll_back(self) -> None:
-        self.process.deals.remove(self)
-        self.deal.end(is_done=False)
+        self.process.open_transactions.remove(self)
+        self.expected.ended(is_done=False)
         self.transaction.roll_back()
 
-    def forget(self) -> None:
+    def process_lost(self) -> None:
         """Its process has died: nobody commits it."""
-        self.process.deals.remove(self)
-        self.deal.end(is_done=False)
+        self.process.open_transactions.remove(self)
+        self.expected.ended(is_done=False)

@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any
 from tests.ledger.problems import Violation
 from tests.simulation.processes.deletions import WatchedStore
 from twinbus.broker.namespace import Namespace
-from twinbus.model.description import FRAGMENTS
-from twinbus.server.peers.peers import HEALTH_S, HealthReport, Peers
+from twinbus.model.description import FRAGMENT_COUNT
+from twinbus.server.peers.peers import HEALTH_INTERVAL_S, HealthPublisher, PeerNetwork
 from twinbus.server.peers.transport import UnixTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.processes.deals import OpenDeal
-    from tests.simulation.processes.readers import Reader
-    from tests.simulation.processes.takers import Taker
-    from tests.simulation.processes.world import World
-    from twinbus.broker.journal import Journal
+    from tests.simulation.processes.deals import OpenTransaction
+    from tests.simulation.processes.readers import SimulatedBrowser
+    from tests.simulation.processes.takers import SimulatedReceiver
+    from tests.simulation.processes.world import ClusterSimulation
+    from twinbus.broker.journal import CommitLog
     from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.remote.owner import Owner
+    from twinbus.broker.remote.owner import PeerClient
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.path import SubQueue
 
 QUEUE_ID = 7
 
 
-def do(choice: Callable[[], object]) -> None:
+def run_step(step: Callable[[], object]) -> None:
     """Do something that waits to be done; or what is taken out of a line by that."""
-    call = choice()
+    call = step()
     if callable(call):
         call()
 
@@ -43,48 +43,52 @@ def do(choice: Callable[[], object]) -> None:
 class Process:
     """One life of one process."""
 
-    def __init__(self, world: World, number: int, life: int) -> None:
+    def __init__(self, simulation: ClusterSimulation, number: int, life: int) -> None:
         """It begins with what its disks hold. `life` is a number that no other one has had."""
-        self.world = world
+        self.simulation = simulation
         self.number = number
         self.life = life
         self.is_silent = False
-        self.is_late = False
+        self.has_overdue_timers = False
         """It was silent: what was due meanwhile has not been done."""
-        self.takers: list[Taker] = []
-        self.readers: list[Reader] = []
-        self.deals: list[OpenDeal] = []
+        self.receivers: list[SimulatedReceiver] = []
+        self.browsers: list[SimulatedBrowser] = []
+        self.open_transactions: list[OpenTransaction] = []
         self.hanging: set[int] = set()
         self.closed: set[int] = set()
         """Stores that failed and let go of their disks."""
-        self.turn: deque[Callable[[], object]] = deque()
-        self.mail: dict[int, deque[Callable[[], object]]] = {store: deque() for store in world.stores_of(number)}
+        self.deferred_calls: deque[Callable[[], object]] = deque()
+        self.store_callbacks: dict[int, deque[Callable[[], object]]] = {
+            store: deque() for store in simulation.stores_of(number)
+        }
         self.namespace = Namespace(
-            clock=world.clock,
-            random=Random(world.random.getrandbits(32)),
-            defer=self.turn.append,
+            clock=simulation.clock,
+            random=Random(simulation.random.getrandbits(32)),
+            call_at_turn_end=self.deferred_calls.append,
             on_failed=self._failed,
-            limits=world.settings.limits,
-            store_timeout_s=world.settings.timeout_s,
+            limits=simulation.settings.limits,
+            store_timeout_s=simulation.settings.timeout_s,
         )
-        self._peers = Peers(self.namespace, number=number, workers=world.count, transport=UnixTransport(Path()))
-        self.stores = {store: self._open(store) for store in self.mail}
-        for store in range(len(world.disks)):
+        self._peers = PeerNetwork(
+            self.namespace, worker_number=number, workers=simulation.count, transport=UnixTransport(Path())
+        )
+        self.stores = {store: self._open(store) for store in self.store_callbacks}
+        for store in range(len(simulation.disks)):
             if store in self.stores:
                 self.namespace.add_store(self.stores[store])
             else:
-                self.namespace.add_remote_store(str(store), self.owner(store % world.count))
+                self.namespace.add_remote_store(str(store), self.peer_client(store % simulation.count))
         self.queue: Any = self._add_queue()
         self._load()
-        self.health = HealthReport(self.namespace)
+        self.health = HealthPublisher(self.namespace)
         self._watch_health()
 
     def __repr__(self) -> str:
         return f"process {self.number}.{self.life}"
 
     def _add_queue(self) -> Any:  # noqa: ANN401  # plain or partitioned
-        world, times = self.world, {"created_ms": 0, "updated_ms": 0}
-        fragments = FRAGMENTS if world.description.enable_partitioning else 1
+        world, times = self.simulation, {"created_ms": 0, "updated_ms": 0}
+        fragments = FRAGMENT_COUNT if world.description.enable_partitioning else 1
         places = [world.store_of(number) for number in range(fragments)]
         return self.namespace.add_queue(QUEUE_ID, "orders", world.description, places, **times)
 
@@ -92,20 +96,20 @@ class Process:
         loaded: list[ServiceBusError | None] = []
         self.queue.load(loaded.append)
         while not loaded:
-            do(self.choices()[0])
+            run_step(self.possible_steps()[0])
         if loaded != [None]:
             raise Violation(f"the queue cannot be loaded: {loaded}")
         self.queue.settled_down()
 
     # --- what it has --------------------------------------------------------------------------------------------------
 
-    def owner(self, number: int) -> Owner:
+    def peer_client(self, number: int) -> PeerClient:
         """Another process, as this one knows it."""
-        return self._peers.owner(number)
+        return self._peers.client(number)
 
     @property
-    def owners(self) -> list[Owner]:
-        return [self.owner(number) for number in range(self.world.count) if number != self.number]
+    def peer_clients(self) -> list[PeerClient]:
+        return [self.peer_client(number) for number in range(self.simulation.count) if number != self.number]
 
     def parts(self) -> list[Any]:
         return list(self.queue.parts)
@@ -114,50 +118,50 @@ class Process:
         found: list[FragmentPort] = self.queue.fragments_of(sub_queue)
         return found
 
-    def takes(self) -> list[int]:
+    def stores_accepting_sends(self) -> list[int]:
         """Stores that take messages now, as is known here, and as it is."""
-        known = {self.world.store_of(part.main.number) for part in self.parts() if part.main.takes_sends}
-        owners = {store: self.world.processes[store % self.world.count] for store in known}
-        journals = {store: owner.namespace.journals[store] for store, owner in owners.items() if owner is not None}
-        return sorted([store for store, journal in journals.items() if journal.takes_sends])
+        known = {self.simulation.store_of(part.main.number) for part in self.parts() if part.main.takes_sends}
+        owners = {store: self.simulation.processes[store % self.simulation.count] for store in known}
+        journals = {store: owner.namespace.stores[store] for store, owner in owners.items() if owner is not None}
+        return sorted([store for store, journal in journals.items() if journal.accepts_sends])
 
     # --- its loop -----------------------------------------------------------------------------------------------------
 
-    def choices(self) -> list[Callable[[], object]]:
+    def possible_steps(self) -> list[Callable[[], object]]:
         """All that it may do next, as `do` does it."""
         if self.is_silent:
             return []
-        found: list[Callable[[], object]] = [store.step for store in self.stores.values() if store.pending]
-        found += [mail.popleft for mail in self.mail.values() if mail]
-        if self.turn:
-            found.append(self.turn.popleft)
-        if self.is_late:
-            found.append(self.catch_up)
+        found: list[Callable[[], object]] = [store.step for store in self.stores.values() if store.has_work]
+        found += [mail.popleft for mail in self.store_callbacks.values() if mail]
+        if self.deferred_calls:
+            found.append(self.deferred_calls.popleft)
+        if self.has_overdue_timers:
+            found.append(self.run_overdue_timers)
         return found
 
-    def catch_up(self) -> None:
+    def run_overdue_timers(self) -> None:
         """Do what is due."""
         if not self.is_silent:
-            self.is_late = False
+            self.has_overdue_timers = False
             self.namespace.timers.run_due()
 
     # --- its stores ---------------------------------------------------------------------------------------------------
 
     def _open(self, store: int) -> WatchedStore:
-        disk, deletions = self.world.disks[store], self.world.ledger.deletions
-        return WatchedStore(disk, deletions, name=str(store), post=self.mail[store].append)
+        disk, deletions = self.simulation.disks[store], self.simulation.checker.deletions
+        return WatchedStore(disk, deletions, name=str(store), post_call=self.store_callbacks[store].append)
 
-    def _failed(self, journal: Journal) -> None:
-        store = self.namespace.journals.index(journal)
-        self.world.say(f"  store {store} failed")
-        self.world.store_failed(store)
+    def _failed(self, journal: CommitLog) -> None:
+        store = self.namespace.stores.index(journal)
+        self.simulation.trace(f"  store {store} failed")
+        self.simulation.store_failed(store)
         journal.store.close(lambda _: self.closed.add(store))
 
     def reopen(self, store: int) -> None:
         self.closed.discard(store)
         self.hanging.discard(store)
         self.stores[store] = self._open(store)
-        self.namespace.journal(store).resume(self.stores[store])
+        self.namespace.commit_log(store).reopen(self.stores[store])
 
     def hang(self, store: int) -> None:
         self.hanging.add(store)
@@ -168,16 +172,20 @@ class Process:
         self.stores[store].resume()
 
     @property
-    def is_sound(self) -> bool:
+    def is_healthy(self) -> bool:
         """All of its stores work."""
-        journals = self.namespace.journals
-        return not self.closed and not self.hanging and all(journals[store].trouble is None for store in self.stores)
+        journals = self.namespace.stores
+        return (
+            not self.closed
+            and not self.hanging
+            and all(journals[store].unavailable_reason is None for store in self.stores)
+        )
 
     # --- its health ---------------------------------------------------------------------------------------------------
 
     def _watch_health(self) -> None:
         def look() -> None:
-            self.health.look()
+            self.health.publish_changes()
             self._watch_health()
 
-        self.namespace.timers.call_at(self.world.clock.monotonic_s() + HEALTH_S, look)
+        self.namespace.timers.call_at(self.simulation.clock.monotonic_s() + HEALTH_INTERVAL_S, look)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.broker.remote.links import browse
+from tests.broker.remote.links import attach_browser
 from tests.ledger.problems import Violation
 from tests.simulation.letter import read_delivery
-from tests.simulation.processes.takers import DRAIN_S
-from twinbus.broker.remote.browsing import RemoteBrowser
+from tests.simulation.processes.takers import DRAIN_TIMEOUT_S
+from twinbus.broker.remote.browsing import RemoteBrowseCursor
 from twinbus.model.path import SubQueue
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
 
 
-class Reader:
+class SimulatedBrowser:
     """Sees all messages of all fragments once, in the order of each."""
 
     def __init__(self, process: Process, number: int) -> None:
@@ -25,15 +25,17 @@ class Reader:
         self.drain_until_s: float | None = None
         self.seen: dict[int, int] = {}
         """Of each fragment, the highest sequence number."""
-        self._world = process.world
+        self._simulation = process.simulation
         fragments = process.fragments(SubQueue.MAIN)
-        self.link, self.use = browse(self._see, fragments, process.turn.append)
-        process.readers.append(self)
+        self.link, self.browse_link = attach_browser(self._on_message, fragments, process.deferred_calls.append)
+        process.browsers.append(self)
 
     def __repr__(self) -> str:
-        return f"reader {self.number} at {self.process!r}, room {self.use.room} of {self.link.credit}"
+        return (
+            f"reader {self.number} at {self.process!r}, room {self.browse_link.available_credit} of {self.link.credit}"
+        )
 
-    def _see(self, delivery: Delivery) -> None:
+    def _on_message(self, delivery: Delivery) -> None:
         sequence = read_delivery(delivery[0]).sequence
         if sequence <= self.seen.get(sequence >> 48, 0):
             raise Violation(f"{self!r} is shown {sequence >> 48}:{sequence & 0xFFFF} once more, or out of turn")
@@ -41,7 +43,7 @@ class Reader:
 
     def check(self) -> None:
         """What it is told, and when."""
-        if self.link.errors and not self._world.ledger.is_plain:
+        if self.link.errors and not self._simulation.checker.is_plain:
             raise Violation(f"{self!r} is told that the entity is gone: {self.link.errors}")
         if self.link.errors:
             self.leave()  # its only fragment was not there
@@ -52,20 +54,20 @@ class Reader:
 
     def _is_late(self) -> bool:
         """A drain asks others for no longer than that. Where there are none, it waits for its own disks."""
-        is_shared = any(isinstance(browser, RemoteBrowser) for _, browser in self.use._browsers)  # noqa: SLF001
-        is_over = self.drain_until_s is not None and self.drain_until_s <= self._world.clock.monotonic_s()
+        is_shared = any(isinstance(browser, RemoteBrowseCursor) for _, browser in self.browse_link._browsers)  # noqa: SLF001
+        is_over = self.drain_until_s is not None and self.drain_until_s <= self._simulation.clock.monotonic_s()
         return is_over and is_shared
 
     def grant(self, credit: int) -> None:
         self.link.credit += credit
-        self.use.receive_credit()
+        self.browse_link.on_credit()
 
     def drain(self) -> None:
         self.link.drain_requested = True
-        self.drain_until_s = self._world.clock.monotonic_s() + DRAIN_S
-        self.use.receive_credit()
+        self.drain_until_s = self._simulation.clock.monotonic_s() + DRAIN_TIMEOUT_S
+        self.browse_link.on_credit()
 
     def leave(self) -> None:
         self.link.is_attached = False
-        self.use.detached()
-        self.process.readers.remove(self)
+        self.browse_link.on_detached()
+        self.process.browsers.remove(self)

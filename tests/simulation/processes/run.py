@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.seeded.limits import in_force
-from tests.simulation.processes.actions import ALWAYS, WEIGHTS, WEIGHTS_ALONE, Actions
+from tests.seeded.limits import patched_constants
+from tests.simulation.processes.actions import ALWAYS, SINGLE_PROCESS_WEIGHTS, WEIGHTS, Actions
 from tests.simulation.processes.ending import finish
-from tests.simulation.processes.world import World
+from tests.simulation.processes.world import ClusterSimulation
 from tests.simulation.settings import Settings
 
 
@@ -17,18 +17,18 @@ def run(seed: int, *, processes: int | None = None, is_tracing: bool = False) ->
     settings = Settings(random)
     weights = {
         name: 0.0 if name not in ALWAYS and random.random() < 0.3 else weight
-        for name, weight in (WEIGHTS_ALONE if processes == 1 else WEIGHTS).items()
+        for name, weight in (SINGLE_PROCESS_WEIGHTS if processes == 1 else WEIGHTS).items()
     }
-    with in_force(settings.constants):
-        world = World(random, settings, processes=processes, is_tracing=is_tracing)
+    with patched_constants(settings.constants):
+        world = ClusterSimulation(random, settings, processes=processes, is_tracing=is_tracing)
         actions = Actions(world)
         for name in random.choices(list(weights), list(weights.values()), k=settings.steps):
             actions.do(name)
-        world.say("the end: everything works again, and everything is received")
+        world.trace("the end: everything works again, and everything is received")
         finish(world)
     return settings.steps
 
 
-def run_alone(seed: int, *, is_tracing: bool = False) -> int:
+def run_single_process(seed: int, *, is_tracing: bool = False) -> int:
     """The same in one process, which has all fragments of a partitioned queue."""
     return run(seed, processes=1, is_tracing=is_tracing)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.ledger.problems import Violation
-from twinbus.broker.ports.consumer import Card
-from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.consumer import ReceiverIdentity
+from twinbus.broker.ports.gathering import MultiFragmentReceiver
 from twinbus.model.errors import ServiceBusError, SessionCannotBeLocked, SessionLockLost, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
@@ -14,12 +14,12 @@ from twinbus.model.path import SubQueue
 if TYPE_CHECKING:
     from tests.simulation.processes.process import Process
     from twinbus.broker.ports.consumer import Delivery
-    from twinbus.broker.ports.fragment import Hold
+    from twinbus.broker.ports.fragment import SessionLock
 
-DRAIN_S = 0.15
+DRAIN_TIMEOUT_S = 0.15
 
 
-class Taker:
+class SimulatedReceiver:
     """A receiver of all fragments of a queue, or of its dead letters."""
 
     def __init__(
@@ -27,22 +27,22 @@ class Taker:
     ) -> None:
         self.process = process
         self.number = number
-        self.deletes = deletes
-        self.is_of_dead = sub_queue is SubQueue.DEAD_LETTER
-        self.card = Card(link=number, client=number)
+        self.receive_and_delete = deletes
+        self.is_for_dead_letters = sub_queue is SubQueue.DEAD_LETTER
+        self.receiver_identity = ReceiverIdentity(link_id=number, client_id=number)
         self.credit = 0
         self.reserved = 0
-        self.is_gone = False
-        self.is_cut_short = False
+        self.is_closed = False
+        self.was_drained_early = False
         """A drain was over before all that it had lent was back: it may be given what it has no credit for."""
         self.drain_until_s: float | None = None
         self.session: str | None = None
         self.last_sequence = 0
-        self.gathering = Gathering(process.fragments(sub_queue))
-        self._world = process.world
-        process.takers.append(self)
-        self._world.ledger.deletions.has_receivers |= deletes
-        self._enter()
+        self.gathering = MultiFragmentReceiver(process.fragments(sub_queue))
+        self._simulation = process.simulation
+        process.receivers.append(self)
+        self._simulation.checker.deletions.has_receivers |= deletes
+        self._attach()
 
     def __hash__(self) -> int:
         return self.number  # the order in a set is the same in every run
@@ -51,154 +51,156 @@ class Taker:
         return self is other
 
     def __repr__(self) -> str:
-        what = "deleting " * self.deletes + "dead-letter " * self.is_of_dead
+        what = "deleting " * self.receive_and_delete + "dead-letter " * self.is_for_dead_letters
         return f"{what}receiver {self.number} at {self.process!r}, credit {self.credit} - {self.reserved}"
 
-    def _enter(self) -> None:
+    def _attach(self) -> None:
         self.gathering.add(self)
 
     # --- the broker calls these ---------------------------------------------------------------------------------------
 
     @property
-    def room(self) -> int:
+    def available_credit(self) -> int:
         return self.credit - self.reserved
 
-    def reserve(self, count: int) -> None:
-        if count > 0 and (count > self.room or self.is_gone):
+    def reserve_credit(self, count: int) -> None:
+        if count > 0 and (count > self.available_credit or self.is_closed):
             raise Violation(f"{count} are reserved for {self!r}")
         self.reserved += count
         if self.reserved < 0:
             raise Violation(f"{-count} are given back to {self!r}")
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        if self.is_gone:
+        if self.is_closed:
             raise Violation(f"{self!r} is gone, and was given {len(deliveries)}")
-        if self.deletes:
-            self.reserve(-len(deliveries))
+        if self.receive_and_delete:
+            self.reserve_credit(-len(deliveries))
         count = min(len(deliveries), self.credit)
-        if count < len(deliveries) and not self.is_cut_short:
+        if count < len(deliveries) and not self.was_drained_early:
             raise Violation(f"{len(deliveries)} messages for {self!r}")
         self.credit -= count
         for payload, tag in deliveries[:count]:
-            self._take(payload, tag)
+            self._record_delivery(payload, tag)
         return count
 
-    def _take(self, payload: bytes, tag: bytes) -> None:
-        world = self._world
-        if self.deletes:
-            world.say(f"  {world.ledger.hand_over(self, payload)!r} for {self!r}")
+    def _record_delivery(self, payload: bytes, tag: bytes) -> None:
+        world = self._simulation
+        if self.receive_and_delete:
+            world.trace(f"  {world.checker.message_deleted(self, payload)!r} for {self!r}")
             return
-        lock = world.ledger.lend(self, payload, tag)
+        lock = world.checker.message_locked(self, payload, tag)
         lock.is_void = lock.is_lost = not world.knows_lock(lock)
-        if self.gathering.find(tag).number != lock.copy.sequence >> 48:
+        if self.gathering.fragment_of_tag(tag).number != lock.copy.sequence >> 48:
             raise Violation(f"the tag of {lock.copy!r} is of another fragment")
-        world.held.append(lock)
-        world.say(f"  {lock.copy!r} for {self!r}")
+        world.given_locks.append(lock)
+        world.trace(f"  {lock.copy!r} for {self!r}")
 
-    def feed(self) -> None:
-        if self.credit > 0 and not self.is_gone:
-            self.gathering.feed(self)
+    def request_messages(self) -> None:
+        if self.credit > 0 and not self.is_closed:
+            self.gathering.dispatch_to(self)
 
-    def let_in(self) -> None:
+    def on_admitted(self) -> None:
         pass
 
-    def entity_gone(self, error: ServiceBusError) -> None:
+    def force_detach(self, error: ServiceBusError) -> None:
         raise Violation(f"{self!r} is told that the entity is gone: {error}")
 
-    def session_lost(self, error: ServiceBusError) -> None:
+    def on_session_lock_lost(self, error: ServiceBusError) -> None:
         raise Violation(f"{self!r} has no session, and lost one: {error}")
 
     # --- the client does these ----------------------------------------------------------------------------------------
 
     def grant(self, credit: int) -> None:
         self.credit += credit
-        self.feed()
+        self.request_messages()
 
     def drain(self) -> None:
-        self.drain_until_s = self._world.clock.monotonic_s() + DRAIN_S
+        self.drain_until_s = self._simulation.clock.monotonic_s() + DRAIN_TIMEOUT_S
         self.gathering.drain(self, self._drained)
 
     def _drained(self) -> None:
-        if self.is_gone:
+        if self.is_closed:
             raise Violation(f"{self!r} is gone, and told of its drain")
         if self.drain_until_s is None:
             return  # of a drain before, whose time is over now
-        self._world.say(f"  drained: {self!r}")
+        self._simulation.trace(f"  drained: {self!r}")
         self.drain_until_s = None
         self.credit = 0
-        self.is_cut_short = self.reserved > 0
+        self.was_drained_early = self.reserved > 0
 
     def leave(self) -> None:
         self.end()
         self.gathering.remove(self)
-        if self.reserved and not self.deletes:
+        if self.reserved and not self.receive_and_delete:
             raise Violation(f"{self!r} has left, and something is reserved for it")
 
     def end(self) -> None:
         """It is not there any more."""
-        self.is_gone = True
+        self.is_closed = True
         self.drain_until_s = None
-        self.process.takers.remove(self)
+        self.process.receivers.remove(self)
 
 
-class SessionTaker(Taker):
+class SimulatedSessionReceiver(SimulatedReceiver):
     """A receiver of one session: of that which it names, or of any."""
 
     def __init__(self, process: Process, number: int, *, wanted: str | None = None, deletes: bool = False) -> None:
-        self.wanted = wanted
-        self.hold: Hold | None = None
+        self.requested_session = wanted
+        self.hold: SessionLock | None = None
         super().__init__(process, number, deletes=deletes)
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()}, session {self.session or f'wanted: {self.wanted}'}"
+        return f"{super().__repr__()}, session {self.session or f'wanted: {self.requested_session}'}"
 
-    def _enter(self) -> None:
+    def _attach(self) -> None:
         fragments = self.gathering.fragments
-        if self.wanted is None:
-            for fragment in self.gathering.begin():
-                fragment.line.wait(self, self._granted)
+        if self.requested_session is None:
+            for fragment in self.gathering.begin_rotation():
+                fragment.dispatcher.accept_next_session(self, self._granted)
                 if self.hold is not None:
                     return
             return
-        session = self.wanted.encode()
-        self.gathering = Gathering([fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]])
+        session = self.requested_session.encode()
+        self.gathering = MultiFragmentReceiver(
+            [fragments[0] if len(fragments) == 1 else fragments[fragment_of(session)]]
+        )
         try:
-            self.gathering.fragments[0].line.accept(self, session, self._granted)
+            self.gathering.fragments[0].dispatcher.accept_session(self, session, self._granted)
         except (SessionCannotBeLocked, StoreUnavailable) as error:
-            self._world.say(f"  refused: {error}")
+            self._simulation.trace(f"  refused: {error}")
             self.end()
 
-    def _granted(self, hold: Hold) -> None:
-        if self.is_gone or self.hold is not None:
-            raise Violation(f"{self!r} is given the session {hold.session!r}")
+    def _granted(self, hold: SessionLock) -> None:
+        if self.is_closed or self.hold is not None:
+            raise Violation(f"{self!r} is given the session {hold.session_id!r}")
         self.hold = hold
-        self.session = hold.session.decode()
-        if self.wanted not in (None, self.session):
-            raise Violation(f"{self!r} wanted {self.wanted}")
-        if self._world.knows_session(self.session, hold.until_ms):
-            self._world.ledger.grant(self, self.session, hold.until_ms)
-        self._world.say(f"  granted: {self!r}")
+        self.session = hold.session_id.decode()
+        if self.requested_session not in (None, self.session):
+            raise Violation(f"{self!r} wanted {self.requested_session}")
+        if self._simulation.knows_session(self.session, hold.locked_until_ms):
+            self._simulation.checker.session_accepted(self, self.session, hold.locked_until_ms)
+        self._simulation.trace(f"  granted: {self!r}")
         for fragment in self.gathering.fragments:
-            if fragment.line.gave(hold):
-                self.gathering = Gathering([fragment])
+            if fragment.dispatcher.owns_session_lock(hold):
+                self.gathering = MultiFragmentReceiver([fragment])
             else:
-                fragment.line.give_up(self)
-        self.feed()
+                fragment.dispatcher.cancel_accept(self)
+        self.request_messages()
 
-    def entity_gone(self, error: ServiceBusError) -> None:
-        if self.is_gone:
+    def force_detach(self, error: ServiceBusError) -> None:
+        if self.is_closed:
             return
-        if not isinstance(error, SessionLockLost) and (self.wanted is None or self.hold is not None):
+        if not isinstance(error, SessionLockLost) and (self.requested_session is None or self.hold is not None):
             raise Violation(f"{self!r} is told that the entity is gone: {error}")
         if not isinstance(error, SessionLockLost | SessionCannotBeLocked | StoreUnavailable):
             raise Violation(f"{self!r} does not get its session: {error}")
-        self._world.say(f"  {self!r}: {error}")
+        self._simulation.trace(f"  {self!r}: {error}")
         self.end()
         for fragment in self.gathering.fragments:
-            fragment.line.give_up(self)
+            fragment.dispatcher.cancel_accept(self)
 
-    session_lost = entity_gone
+    on_session_lock_lost = force_detach
 
     def end(self) -> None:
         super().end()
-        self._world.ledger.end_session(self)
+        self._simulation.checker.session_ended(self)

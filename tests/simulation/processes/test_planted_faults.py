@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.seeded.outcome import described
+from tests.seeded.outcome import describe_error
 from tests.simulation.processes.run import run
 from twinbus.broker.fragment import Fragment
-from twinbus.broker.partitioned.ordering import SendOrder, Turn
-from twinbus.broker.remote.loan import Loan
-from twinbus.broker.remote.owner import Owner
+from twinbus.broker.partitioned.ordering import QueuedSend, SendOrder
+from twinbus.broker.remote.loan import CreditReservation
+from twinbus.broker.remote.owner import PeerClient
 from twinbus.broker.remote.part import RemoteTransaction
-from twinbus.broker.remote.visitor import Visitor
-from twinbus.server.peers.desk import Desk
-from twinbus.server.peers.peers import HealthReport
+from twinbus.broker.remote.visitor import RemoteConsumer
+from twinbus.server.peers.desk import PeerServer
+from twinbus.server.peers.peers import HealthPublisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,76 +33,76 @@ def found(signs: tuple[str, ...]) -> str:
         try:
             run(seed)
         except Exception as error:  # noqa: BLE001  # a fault may show as anything
-            said = described(error)
+            said = describe_error(error)
             if any(sign in said for sign in signs):
                 break
     return said
 
 
 def nobody_is_told_that_there_is_something(patch: Patch) -> None:
-    patch.setattr(Visitor, "room", property(lambda self: self._claimed))
+    patch.setattr(RemoteConsumer, "available_credit", property(lambda self: self._claimed))
 
 
 def nobody_is_fed_when_a_process_is_well_again(patch: Patch) -> None:
-    patch.setattr(Owner, "_feed_all", lambda _: None)
+    patch.setattr(PeerClient, "_request_messages", lambda _: None)
 
 
 def nothing_is_written_off(patch: Patch) -> None:
-    patch.setattr(Loan, "_write_off", lambda *_: None)
+    patch.setattr(CreditReservation, "_expire", lambda *_: None)
 
 
 def what_is_not_taken_is_forgotten(patch: Patch) -> None:
-    patch.setattr(Loan, "_return", lambda *_: None)
+    patch.setattr(CreditReservation, "_return_messages", lambda *_: None)
 
 
 def what_is_lent_to_one_that_died_stays_lent(patch: Patch) -> None:
-    patch.setattr(Loan, "owner_lost", lambda _: None)
+    patch.setattr(CreditReservation, "on_peer_lost", lambda _: None)
 
 
 def who_waits_for_one_that_died_is_not_told(patch: Patch) -> None:
-    patch.setattr(Owner, "_refuse", lambda *_: None)
+    patch.setattr(PeerClient, "_fail_requests", lambda *_: None)
 
 
 def nobody_comes_again_to_one_that_was_started_again(patch: Patch) -> None:
-    patch.setattr(Loan, "owner_found", lambda _: None)
+    patch.setattr(CreditReservation, "on_peer_connected", lambda _: None)
 
 
 def receivers_of_a_process_that_died_stay(patch: Patch) -> None:
-    patch.setattr(Desk, "close", lambda _: None)
+    patch.setattr(PeerServer, "close", lambda _: None)
 
 
 def what_a_receiver_that_left_has_not_seen_is_forgotten(patch: Patch) -> None:
-    leave = Visitor.leave
-    patch.setattr(Visitor, "leave", lambda self, _seen=None: leave(self))
+    leave = RemoteConsumer.detach
+    patch.setattr(RemoteConsumer, "detach", lambda self, _seen=None: leave(self))
 
 
 def what_was_deleted_for_one_who_left_is_forgotten(patch: Patch) -> None:
-    patch.setattr(Fragment, "store_again", lambda _fragment, _items, answer: answer(None))
+    patch.setattr(Fragment, "restore_deleted", lambda _fragment, _items, answer: answer(None))
 
 
 def a_transaction_goes_on_with_another_life(patch: Patch) -> None:
-    patch.setattr(RemoteTransaction, "_check_known", lambda _: None)
+    patch.setattr(RemoteTransaction, "_check_same_connection", lambda _: None)
 
 
 def nobody_hears_of_stores(patch: Patch) -> None:
-    patch.setattr(HealthReport, "look", lambda _: None)
+    patch.setattr(HealthPublisher, "publish_changes", lambda _: None)
 
 
 def more_is_claimed_than_is_lent(patch: Patch) -> None:
-    claim = Visitor.claim
-    patch.setattr(Visitor, "claim", lambda self, count: claim(self, count + 1))
+    claim = RemoteConsumer.grant_credit
+    patch.setattr(RemoteConsumer, "grant_credit", lambda self, count: claim(self, count + 1))
 
 
 def later_sends_overtake_a_batch_that_is_checked(patch: Patch) -> None:
-    enter = SendOrder.enter
+    enter = SendOrder.enqueue
 
-    def overtake(order: SendOrder, turn: Turn) -> None:
+    def overtake(order: SendOrder, turn: QueuedSend) -> None:
         if turn.is_ready:
             turn.run()
         else:
             enter(order, turn)
 
-    patch.setattr(SendOrder, "enter", overtake)
+    patch.setattr(SendOrder, "enqueue", overtake)
 
 
 # What is said of each: that another thing is found is no sign that this one is.

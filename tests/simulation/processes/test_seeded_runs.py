@@ -8,7 +8,7 @@ from tests.seeded.command import (
     assert_a_run_that_fails_says_how_to_repeat_it,
     assert_a_seed_means_the_same_steps_in_every_process,
 )
-from tests.seeded.outcome import attempt
+from tests.seeded.outcome import run_seed
 from tests.simulation.processes.run import run
 
 EACH = 30
@@ -23,7 +23,7 @@ Visitor.room = property(lambda self: self._claimed)
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := attempt(run, seed)).fault]
+    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
     assert not found, f"once more: python -m {MODULE} --seed {found[0].seed} --runs 1 --trace"
 
 

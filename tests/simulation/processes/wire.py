@@ -11,101 +11,102 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from twinbus.server.peers.channel import ANSWERS, CALLS
-from twinbus.server.peers.desk import Desk
+from twinbus.server.peers.channel import REPLY_DECODER, REQUEST_DECODER
+from twinbus.server.peers.desk import PeerServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
     from tests.simulation.processes.process import Process
-    from twinbus.broker.ports.peer_protocol import Answer, Call
+    from twinbus.broker.ports.peer_protocol import Reply, Request
 
 _encode = msgspec.msgpack.encode
 
 
-class Wire:
+class PeerConnection:
     """One connection."""
 
-    def __init__(self, asker: Process, asked: Process) -> None:
+    def __init__(self, caller: Process, owner: Process) -> None:
         """The asker takes it for made; the other one learns of it when it looks."""
-        self.asker = asker
-        self.asked = asked
-        self.desk: Desk | None = None
+        self.caller = caller
+        self.owner = owner
+        self.peer_server: PeerServer | None = None
         self.calls: deque[Callable[[], object]] = deque([self._admit])
         self.answers: deque[Callable[[], object]] = deque()
         self.is_cut = False
         """One of the two has died."""
         self.is_over = False
         """... and the other one has noticed."""
-        self._owner = asker.owner(asked.number)
-        self._owner.connected(self._call)
+        self._peer_client = caller.peer_client(owner.number)
+        self._peer_client.on_connected(self._call)
 
     def __repr__(self) -> str:
-        return f"{self.asker!r} -> {self.asked!r}"
+        return f"{self.caller!r} -> {self.owner!r}"
 
-    def _call(self, number: int, word: Call) -> None:
-        written = _encode((number, word))
+    def _call(self, number: int, message: Request) -> None:
+        written = _encode((number, message))
         if not self.is_cut:
-            self.calls.append(lambda: self._hear_call(written))
+            self.calls.append(lambda: self._receive_call(written))
 
-    def answer(self, number: int, word: Answer) -> None:
-        written = _encode((number, word))
+    def send_answer(self, number: int, message: Reply) -> None:
+        written = _encode((number, message))
         if not self.is_cut:
-            self.answers.append(lambda: self._hear_answer(written))
+            self.answers.append(lambda: self._receive_answer(written))
 
     def _admit(self) -> None:
-        self.desk = Desk(self.asked.namespace, self.answer, _refuse)
-        self.asked.health.greet(self.answer)
+        self.peer_server = PeerServer(self.owner.namespace, self.send_answer, _refuse)
+        self.owner.health.add_peer(self.send_answer)
 
-    def _hear_call(self, written: bytes) -> None:
-        assert self.desk is not None
-        number, word = CALLS.decode(written)
-        self.asked.world.say(f"    {self!r}: {number} {word}")
-        self.desk.receive(number, word)
+    def _receive_call(self, written: bytes) -> None:
+        assert self.peer_server is not None
+        number, word = REQUEST_DECODER.decode(written)
+        self.owner.simulation.trace(f"    {self!r}: {number} {word}")
+        self.peer_server.receive(number, word)
 
-    def _hear_answer(self, written: bytes) -> None:
-        number, word = ANSWERS.decode(written)
-        self.asker.world.say(f"    {self!r} answers: {number} {word}")
-        self._owner.receive(number, word)
+    def _receive_answer(self, written: bytes) -> None:
+        number, word = REPLY_DECODER.decode(written)
+        self.caller.simulation.trace(f"    {self!r} answers: {number} {word}")
+        self._peer_client.receive(number, word)
 
     # --- its end ------------------------------------------------------------------------------------------------------
 
-    def lose_asked(self, random: Random) -> None:
+    def owner_lost(self, random: Random) -> None:
         """The one that is asked has died."""
         self.is_cut = True
         self.calls.clear()
-        _shorten(self.answers, random)
-        self.answers.append(self._lost)
+        _lose_tail(self.answers, random)
+        self.answers.append(self._on_owner_lost)
 
-    def lose_asker(self, random: Random) -> None:
+    def caller_lost(self, random: Random) -> None:
         """The one that asks has died."""
         self.is_cut = True
         self.answers.clear()
-        _shorten(self.calls, random)
-        self.calls.append(self._left)
+        _lose_tail(self.calls, random)
+        self.calls.append(self._on_caller_lost)
 
-    def lose_both(self) -> None:
+    def both_lost(self) -> None:
         self.is_cut = self.is_over = True
         self.calls.clear()
         self.answers.clear()
 
-    def _lost(self) -> None:
+    def _on_owner_lost(self) -> None:
         self.is_over = True
-        self._owner.disconnected()
+        self._peer_client.on_disconnected()
 
-    def _left(self) -> None:
+    def _on_caller_lost(self) -> None:
         self.is_over = True
-        if self.desk is not None:
-            self.asked.health.forget(self.answer)
-            self.asked.world.ledger.deletions.may_lose()  # what was deleted until now for receivers of the dead one
-            self.desk.close()
+        if self.peer_server is not None:
+            self.owner.health.remove_peer(self.send_answer)
+            # what was deleted until now for receivers of the dead one
+            self.owner.simulation.checker.deletions.mark_possible_losses()
+            self.peer_server.close()
 
 
-def _shorten(words: deque[Callable[[], object]], random: Random) -> None:
-    for _ in range(random.randint(0, len(words))):
-        words.pop()
+def _lose_tail(messages: deque[Callable[[], object]], random: Random) -> None:
+    for _ in range(random.randint(0, len(messages))):
+        messages.pop()
 
 
-def _refuse(desk: Desk, call: object, tell: object) -> None:
-    raise AssertionError(desk, call, tell)
+def _refuse(peer_server: PeerServer, call: object, on_reply: object) -> None:
+    raise AssertionError(peer_server, call, on_reply)

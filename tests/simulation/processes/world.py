@@ -10,9 +10,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from tests.ledger.problems import Violation
-from tests.simulation.processes.ledger import Ledger
-from tests.simulation.processes.process import Process, do
-from tests.simulation.processes.wire import Wire
+from tests.simulation.processes.ledger import ClusterChecker
+from tests.simulation.processes.process import Process, run_step
+from tests.simulation.processes.wire import PeerConnection
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.path import SubQueue
 from twinbus.model.queue import QueueDescription
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulation.processes.copies import Lock
-    from tests.simulation.processes.takers import Taker
+    from tests.simulation.processes.takers import SimulatedReceiver
     from tests.simulation.settings import Settings
 
-MAX_WORK = 40_000
+MAX_STEPS = 40_000
 """Calls, words and store steps until nothing is left to do: more is a loop without end."""
 LOCK_S = 60.0
 
 
-class World:
+class ClusterSimulation:
     def __init__(self, random: Random, settings: Settings, *, processes: int | None, is_tracing: bool) -> None:
         """With so many `processes`; a queue of one alone is partitioned, over several disks. None: two or three."""
         self.random = random
@@ -49,18 +49,18 @@ class World:
             max_delivery_count=3 if few else 1_000_000,
         )
         self._plain_store = random.randrange(len(self.disks))
-        self.ledger = Ledger(len(self.disks), self.clock.wall_ms, self.store_of)
-        self.ledger.buries_often, self.ledger.is_plain = few, not self.description.enable_partitioning
-        self.ledger.is_alone = self.count == 1
-        self.held: list[Lock] = []
+        self.checker = ClusterChecker(len(self.disks), self.clock.wall_ms, self.store_of)
+        self.checker.dead_letters_often, self.checker.is_plain = few, not self.description.enable_partitioning
+        self.checker.is_single_process = self.count == 1
+        self.given_locks: list[Lock] = []
         """What receivers were given and have not settled."""
         self.numbers = count(1)
         self.processes: list[Process | None] = [None] * self.count
-        self.wires: list[Wire] = []
+        self.connections: list[PeerConnection] = []
         for number in range(self.count):
             self.start(number)
 
-    def say(self, line: str) -> None:
+    def trace(self, line: str) -> None:
         if self.is_tracing:
             sys.stdout.write(f"{self.clock.monotonic_s():10.3f}  {line}\n")
 
@@ -73,30 +73,30 @@ class World:
         return fragment % len(self.disks) if self.description.enable_partitioning else self._plain_store
 
     @property
-    def living(self) -> list[Process]:
+    def running_processes(self) -> list[Process]:
         return [process for process in self.processes if process is not None]
 
     @property
-    def awake(self) -> list[Process]:
-        return [process for process in self.living if not process.is_silent]
+    def responsive_processes(self) -> list[Process]:
+        return [process for process in self.running_processes if not process.is_silent]
 
     @property
-    def takers(self) -> list[Taker]:
-        return [taker for process in self.awake for taker in process.takers]
+    def receivers(self) -> list[SimulatedReceiver]:
+        return [taker for process in self.responsive_processes for taker in process.receivers]
 
     def owner_of(self, fragment: int) -> Process | None:
         return self.processes[self.store_of(fragment) % self.count]
 
-    def wire(self, asker: Process, asked: Process) -> Wire | None:
-        return next((wire for wire in self.wires if wire.asker is asker and wire.asked is asked), None)
+    def connection(self, caller: Process, owner: Process) -> PeerConnection | None:
+        return next((wire for wire in self.connections if wire.caller is caller and wire.owner is owner), None)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """All are there and speak to each other, and all of their stores work."""
         return (
-            len(self.awake) == self.count
-            and not self._missing()
-            and not any(process.is_late or not process.is_sound for process in self.living)
+            len(self.responsive_processes) == self.count
+            and not self._missing_connections()
+            and not any(process.has_overdue_timers or not process.is_healthy for process in self.running_processes)
         )
 
     def knows_lock(self, lock: Lock) -> bool:
@@ -113,134 +113,140 @@ class World:
         number = fragment_of(session.encode()) if self.description.enable_partitioning else 0
         owner = self.owner_of(number)
         sessions = owner.fragments(SubQueue.MAIN)[number].local.sessions if owner is not None else None
-        hold = sessions.holds.get(session.encode()) if sessions is not None else None
-        return hold is not None and hold.until_ms == until_ms
+        hold = sessions.session_locks.get(session.encode()) if sessions is not None else None
+        return hold is not None and hold.locked_until_ms == until_ms
 
     # --- processes that die -------------------------------------------------------------------------------------------
 
     def start(self, number: int) -> None:
         self.processes[number] = process = Process(self, number, next(self.numbers))
-        self.say(f"  {process!r} is there")
+        self.trace(f"  {process!r} is there")
 
-    def die(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
         """Nothing is left of it but its disks, and of what was not synced a part."""
-        self._forget(process)
-        for wire in self.wires:
-            if wire.is_cut and process in (wire.asker, wire.asked):
-                wire.lose_both()
-            elif wire.asked is process:
-                wire.lose_asked(self.random)
-            elif wire.asker is process:
-                wire.lose_asker(self.random)
-        self._sweep()
+        self._drop_process(process)
+        for wire in self.connections:
+            if wire.is_cut and process in (wire.caller, wire.owner):
+                wire.both_lost()
+            elif wire.owner is process:
+                wire.owner_lost(self.random)
+            elif wire.caller is process:
+                wire.caller_lost(self.random)
+        self._remove_closed_connections()
 
     def crash(self) -> None:
         """Power is cut for all of them."""
-        for process in self.living:
-            self._forget(process)
-        self.wires.clear()
+        for process in self.running_processes:
+            self._drop_process(process)
+        self.connections.clear()
         if self.count == 1:
             self.start(0)
 
-    def _forget(self, process: Process) -> None:
-        ledger = self.ledger
-        self.note_loss()
+    def _drop_process(self, process: Process) -> None:
+        ledger = self.checker
+        self.record_incident()
         self.processes[process.number] = None
         for store in process.stores:
             self.disks[store].crash(self.random)
             ledger.deletions.lose(self.disks[store])
-        ledger.lose_owner(list(process.stores))
-        ledger.lose_process(process.life)
-        for taker in list(process.takers):
+        ledger.owner_lost(list(process.stores))
+        ledger.process_lost(process.life)
+        for taker in list(process.receivers):
             taker.end()
-        for deal in list(process.deals):
-            deal.forget()
-        self.held = [lock for lock in self.held if lock.taker.process is not process or self.random.random() < 0.5]
+        for deal in list(process.open_transactions):
+            deal.process_lost()
+        self.given_locks = [
+            lock for lock in self.given_locks if lock.receiver.process is not process or self.random.random() < 0.5
+        ]
 
-    def note_loss(self) -> None:
+    def record_incident(self) -> None:
         """What was on its way may be counted as delivered; who received and deleted may not get it."""
-        self.ledger.incidents += 1
-        self.ledger.deletions.may_lose()
+        self.checker.incidents += 1
+        self.checker.deletions.mark_possible_losses()
 
-    def silence(self, process: Process) -> None:
+    def make_silent(self, process: Process) -> None:
         process.is_silent = True
-        self.ledger.incidents += 1
+        self.checker.incidents += 1
         for store in process.stores:
-            self.ledger.troubles[store] += 1
+            self.checker.store_failures[store] += 1
 
-    def wake(self, process: Process) -> None:
-        process.is_silent, process.is_late = False, True
+    def make_responsive(self, process: Process) -> None:
+        process.is_silent, process.has_overdue_timers = False, True
 
     def store_failed(self, store: int) -> None:
-        self.ledger.deletions.lose(self.disks[store])
-        self.ledger.lose(store)
-        for process in self.living:
-            for taker in process.takers:
+        self.checker.deletions.lose(self.disks[store])
+        self.checker.store_lost(store)
+        for process in self.running_processes:
+            for taker in process.receivers:
                 taker.last_sequence = 0
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def work(self) -> bool:
+    def step(self) -> bool:
         """Do one thing of all that wait to be done, whichever comes. False if nothing does."""
         choices: list[Callable[[], object]] = []
-        for process in self.awake:
-            choices += process.choices()
-        for wire in self.wires:
-            if wire.calls and wire.asked in self.awake:
+        for process in self.responsive_processes:
+            choices += process.possible_steps()
+        for wire in self.connections:
+            if wire.calls and wire.owner in self.responsive_processes:
                 choices.append(wire.calls.popleft)
-            if wire.answers and wire.asker in self.awake:
+            if wire.answers and wire.caller in self.responsive_processes:
                 choices.append(wire.answers.popleft)
-        choices += [lambda pair=pair: self._connect(*pair) for pair in self._missing()]  # type: ignore[misc]
+        choices += [lambda pair=pair: self._connect(*pair) for pair in self._missing_connections()]  # type: ignore[misc]
         if not choices:
             return False
-        do(choices[int(self.random.random() * len(choices))])
-        self._sweep()
+        run_step(choices[int(self.random.random() * len(choices))])
+        self._remove_closed_connections()
         return True
 
-    def work_all(self) -> None:
-        for _ in range(MAX_WORK):
-            if not self.work():
+    def run_until_idle(self) -> None:
+        for _ in range(MAX_STEPS):
+            if not self.step():
                 return
-        raise Violation(f"still busy after {MAX_WORK} steps")
+        raise Violation(f"still busy after {MAX_STEPS} steps")
 
-    def _missing(self) -> list[tuple[Process, Process]]:
+    def _missing_connections(self) -> list[tuple[Process, Process]]:
         """Who may find whom now."""
         return [
             (asker, asked)
-            for asker in self.awake
-            for asked in self.living
-            if asker is not asked and not asker.owner(asked.number).is_there
+            for asker in self.responsive_processes
+            for asked in self.running_processes
+            if asker is not asked and not asker.peer_client(asked.number).is_connected
         ]
 
-    def _connect(self, asker: Process, asked: Process) -> None:
-        self.say(f"  {asker!r} finds {asked!r}")
-        for store in asked.stores:
-            self.ledger.troubles[store] += 1  # until now nothing could be sent there
-        self.wires.append(Wire(asker, asked))
+    def _connect(self, caller: Process, owner: Process) -> None:
+        self.trace(f"  {caller!r} finds {owner!r}")
+        for store in owner.stores:
+            self.checker.store_failures[store] += 1  # until now nothing could be sent there
+        self.connections.append(PeerConnection(caller, owner))
 
-    def _sweep(self) -> None:
-        if any(wire.is_over for wire in self.wires):
-            self.wires = [wire for wire in self.wires if not wire.is_over]
+    def _remove_closed_connections(self) -> None:
+        if any(wire.is_over for wire in self.connections):
+            self.connections = [wire for wire in self.connections if not wire.is_over]
 
     @property
-    def words(self) -> int:
+    def pending_messages(self) -> int:
         """How many are on their way."""
-        return sum([len(wire.calls) + len(wire.answers) for wire in self.wires])
+        return sum([len(wire.calls) + len(wire.answers) for wire in self.connections])
 
     def pass_time(self, seconds: float) -> None:
-        if seconds >= LOCK_S and self.words:
-            self.note_loss()
+        if seconds >= LOCK_S and self.pending_messages:
+            self.record_incident()
         self.clock.advance(seconds)
-        processes = self.awake
+        processes = self.responsive_processes
         self.random.shuffle(processes)
         for process in processes:
-            process.catch_up()
-        for process in self.living:
-            for store, journal in enumerate(process.namespace.journals):
-                self.ledger.troubles[store] += journal.trouble is not None  # what it was asked took too long
-        for reader in [one for process in self.awake if not process.is_late for one in process.readers]:
+            process.run_overdue_timers()
+        for process in self.running_processes:
+            for store, journal in enumerate(process.namespace.stores):
+                self.checker.store_failures[store] += (
+                    journal.unavailable_reason is not None
+                )  # what it was asked took too long
+        for reader in [
+            one for process in self.responsive_processes if not process.has_overdue_timers for one in process.browsers
+        ]:
             reader.check()
-        for taker in self.takers:
+        for taker in self.receivers:
             is_late = taker.drain_until_s is not None and taker.drain_until_s <= self.clock.monotonic_s()
-            if is_late and not taker.process.is_late:
+            if is_late and not taker.process.has_overdue_timers:
                 raise Violation(f"a drain is not answered in time: {taker!r}")

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.values import (
+    DURATION,
     EPOCH_TICKS,
     INSTANT,
     KINDS,
-    LAST_TICKS,
+    MAX_INSTANT_TICKS,
     NUMBER,
-    SPAN,
     TEXT,
+    Duration,
     Instant,
-    Span,
-    described,
+    kind_name,
 )
 
 if TYPE_CHECKING:
@@ -30,69 +30,69 @@ if TYPE_CHECKING:
 
     Operation: TypeAlias = Callable[[Any, Any], object]
 
-MAX_TEXT: Final = 32_768
+MAX_TEXT_CHARACTERS: Final = 32_768
 """Characters that an expression can put together: no property holds more, and an action could double it each time."""
-_LOWEST: Final = -(2**63)
-_HIGHEST: Final = 2**63 - 1
+_MIN_LONG: Final = -(2**63)
+_MAX_LONG: Final = 2**63 - 1
 
 
-def combine(sign: str, left: object, right: object) -> object:
+def combine(op: str, left: object, right: object) -> object:
     """What the two make together."""
     if left is None or right is None:
         return None
-    operation = _OPERATIONS.get((sign, KINDS.get(type(left), 0), KINDS.get(type(right), 0)))
+    operation = _OPERATIONS.get((op, KINDS.get(type(left), 0), KINDS.get(type(right), 0)))
     if operation is None:
-        raise FilterError(f"{described(left)} {sign} {described(right)} has no meaning")
+        raise FilterError(f"{kind_name(left)} {op} {kind_name(right)} has no meaning")
     try:
         return operation(left, right)
     except OverflowError:  # a number beyond all doubles
-        raise FilterError(f"{sign} gives a number that is too large") from None
+        raise FilterError(f"{op} gives a number that is too large") from None
 
 
 def negate(value: object) -> object:
     """The same number or duration, with the other sign."""
-    if type(value) is Span:
-        return combine("-", Span(0), value)
+    if type(value) is Duration:
+        return combine("-", Duration(0), value)
     if type(value) is float:
         return -value
     if value is not None and type(value) is not int:
-        raise FilterError(f"- before {described(value)} has no meaning")
+        raise FilterError(f"- before {kind_name(value)} has no meaning")
     return combine("-", 0, value)
 
 
-def affirm(value: object) -> object:
+def plus(value: object) -> object:
     """The same number or duration."""
-    if value is not None and KINDS.get(type(value), 0) not in (NUMBER, SPAN):
-        raise FilterError(f"+ before {described(value)} has no meaning")
+    if value is not None and KINDS.get(type(value), 0) not in (NUMBER, DURATION):
+        raise FilterError(f"+ before {kind_name(value)} has no meaning")
     return value
 
 
 def fits_long(number: int) -> bool:
     """Whether 64 bits are enough for it."""
-    return _LOWEST <= number <= _HIGHEST
+    return _MIN_LONG <= number <= _MAX_LONG
 
 
-def _checked(number: int, sign: str) -> int:
+def _check_long(number: int, op: str) -> int:
     if not fits_long(number):
-        raise FilterError(f"{sign} gives {number:.6g}, which 64 bits cannot hold")
+        raise FilterError(f"{op} gives {number:.6g}, which 64 bits cannot hold")
     return number
 
 
 def _add(left: int | float, right: int | float) -> int | float:  # noqa: PYI041  # exact: their types decide
     if type(left) is int and type(right) is int:
-        return _checked(left + right, "+")
+        return _check_long(left + right, "+")
     return float(left) + float(right)
 
 
 def _subtract(left: int | float, right: int | float) -> int | float:  # noqa: PYI041
     if type(left) is int and type(right) is int:
-        return _checked(left - right, "-")
+        return _check_long(left - right, "-")
     return float(left) - float(right)
 
 
 def _multiply(left: int | float, right: int | float) -> int | float:  # noqa: PYI041
     if type(left) is int and type(right) is int:
-        return _checked(left * right, "*")
+        return _check_long(left * right, "*")
     return float(left) * float(right)
 
 
@@ -100,15 +100,15 @@ def _divide(left: int | float, right: int | float) -> int | float:  # noqa: PYI0
     if right == 0:
         raise FilterError("a division by zero")
     if type(left) is int and type(right) is int:
-        return _checked(_quotient(left, right), "/")
+        return _check_long(_quotient(left, right), "/")
     return float(left) / float(right)
 
 
-def _remain(left: int | float, right: int | float) -> int | float:  # noqa: PYI041
+def _remainder(left: int | float, right: int | float) -> int | float:  # noqa: PYI041
     if right == 0:
         raise FilterError("a remainder of a division by zero")
     if type(left) is int and type(right) is int:
-        return _checked(left - right * _quotient(left, right), "%")
+        return _check_long(left - right * _quotient(left, right), "%")
     # Python refuses the remainder of an infinity; C# has no number for it either, and says so with NaN.
     return math.fmod(left, right) if math.isfinite(left) else math.nan
 
@@ -118,20 +118,20 @@ def _quotient(left: int, right: int) -> int:
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
-def _join(left: str, right: str) -> str:
-    if len(left) + len(right) > MAX_TEXT:
-        raise FilterError(f"+ gives a text of {len(left) + len(right)} characters; it can have {MAX_TEXT}")
+def _concatenate(left: str, right: str) -> str:
+    if len(left) + len(right) > MAX_TEXT_CHARACTERS:
+        raise FilterError(f"+ gives a text of {len(left) + len(right)} characters; it can have {MAX_TEXT_CHARACTERS}")
     return left + right
 
 
 def _instant(ticks: int) -> Instant:
-    if not -EPOCH_TICKS <= ticks <= LAST_TICKS:
+    if not -EPOCH_TICKS <= ticks <= MAX_INSTANT_TICKS:
         raise FilterError("a time before the year 1 or after the year 9999")
     return Instant(ticks)
 
 
-def _span(ticks: int) -> Span:
-    return Span(_checked(ticks, "a difference of times"))
+def _duration(ticks: int) -> Duration:
+    return Duration(_check_long(ticks, "a difference of times"))
 
 
 _OPERATIONS: Final[dict[tuple[str, int, int], Operation]] = {
@@ -139,14 +139,14 @@ _OPERATIONS: Final[dict[tuple[str, int, int], Operation]] = {
     ("-", NUMBER, NUMBER): _subtract,
     ("*", NUMBER, NUMBER): _multiply,
     ("/", NUMBER, NUMBER): _divide,
-    ("%", NUMBER, NUMBER): _remain,
-    ("+", TEXT, TEXT): _join,
-    ("+", INSTANT, SPAN): lambda left, right: _instant(left.ticks + right.ticks),
-    ("+", SPAN, INSTANT): lambda left, right: _instant(left.ticks + right.ticks),
-    ("-", INSTANT, SPAN): lambda left, right: _instant(left.ticks - right.ticks),
-    ("-", INSTANT, INSTANT): lambda left, right: _span(left.ticks - right.ticks),
-    ("+", SPAN, SPAN): lambda left, right: _span(left.ticks + right.ticks),
-    ("-", SPAN, SPAN): lambda left, right: _span(left.ticks - right.ticks),
+    ("%", NUMBER, NUMBER): _remainder,
+    ("+", TEXT, TEXT): _concatenate,
+    ("+", INSTANT, DURATION): lambda left, right: _instant(left.ticks + right.ticks),
+    ("+", DURATION, INSTANT): lambda left, right: _instant(left.ticks + right.ticks),
+    ("-", INSTANT, DURATION): lambda left, right: _instant(left.ticks - right.ticks),
+    ("-", INSTANT, INSTANT): lambda left, right: _duration(left.ticks - right.ticks),
+    ("+", DURATION, DURATION): lambda left, right: _duration(left.ticks + right.ticks),
+    ("-", DURATION, DURATION): lambda left, right: _duration(left.ticks - right.ticks),
 }
-SIGNS: Final[dict[str, Callable[[object], object]]] = {"+": affirm, "-": negate}
+UNARY_OPERATORS: Final[dict[str, Callable[[object], object]]] = {"+": plus, "-": negate}
 """What a sign means before a single value."""

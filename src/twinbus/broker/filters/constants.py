@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from twinbus.broker.filters.arithmetic import fits_long
-from twinbus.broker.filters.values import LONGEST_TICKS, Instant, Span
+from twinbus.broker.filters.values import MAX_DURATION_TICKS, Duration, Instant
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.times import EPOCH
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TICKS_PER_SECOND: Final = 10_000_000
 _NUMBER: Final = re.compile(r"\s*[+-]?[0-9]{1,20}\s*")
-_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _INFINITIES: Final = {"INF": "inf", "-INF": "-inf"}
 _TIME: Final = re.compile(
     r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{1,12}))?(?P<zone>Z|[+-]\d\d:\d\d)?",
@@ -46,30 +46,30 @@ _UNITS: Final = {
 }
 
 
-def constants(values: Mapping[str, Value], what: str) -> dict[str, object]:
+def parse_values(values: Mapping[str, Value], label: str) -> dict[str, object]:
     """All of them. InvalidArgument names the one that is none; `what` says what they are."""
-    return {name: constant(value, f"{what} {name!r:.60}") for name, value in values.items()}
+    return {name: parse_value(value, f"{label} {name!r:.60}") for name, value in values.items()}
 
 
-def constant(value: Value, what: str) -> object:
+def parse_value(value: Value, label: str) -> object:
     """One of them."""
     try:
-        return _READERS[value.kind](value.text)
+        return _PARSERS[value.kind](value.text)
     except (ValueError, KeyError, OverflowError):
-        raise InvalidArgument(f"{what} is {value.text!r:.60}, which is no {value.kind}") from None
+        raise InvalidArgument(f"{label} is {value.text!r:.60}, which is no {value.kind}") from None
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not _NUMBER.fullmatch(text) or not fits_long(int(text)):
         raise ValueError
     return int(text)
 
 
-def _double(text: str) -> float:
+def _parse_double(text: str) -> float:
     return float(_INFINITIES.get(text.strip(), text))
 
 
-def _instant(text: str) -> Instant:
+def _parse_instant(text: str) -> Instant:
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise ValueError
@@ -79,31 +79,31 @@ def _instant(text: str) -> Instant:
     return Instant((past.days * 86_400 + past.seconds) * _TICKS_PER_SECOND + int(fraction))
 
 
-def _span(text: str) -> Span:
+def _parse_duration(text: str) -> Duration:
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise ValueError
     seconds = sum(Decimal(found[unit] or 0) * length for unit, length in _UNITS.items())
     # Clients write the largest one with fewer digits, rounded up.
-    ticks = min(int(seconds * _TICKS_PER_SECOND), LONGEST_TICKS)
-    return Span(-ticks if found["sign"] else ticks)
+    ticks = min(int(seconds * _TICKS_PER_SECOND), MAX_DURATION_TICKS)
+    return Duration(-ticks if found["sign"] else ticks)
 
 
-def _binary(text: str) -> bytes:
+def _parse_binary(text: str) -> bytes:
     try:
         return b64decode("".join(text.split()), validate=True)
     except binascii.Error:
         raise ValueError from None
 
 
-_READERS: Final[dict[str, Callable[[str], object]]] = {
+_PARSERS: Final[dict[str, Callable[[str], object]]] = {
     "string": str,
-    "int": _whole,
-    "long": _whole,
-    "double": _double,
-    "boolean": lambda text: _TRUTHS[text.strip().lower()],
-    "dateTime": _instant,
-    "duration": _span,
+    "int": _parse_integer,
+    "long": _parse_integer,
+    "double": _parse_double,
+    "boolean": lambda text: _BOOLEANS[text.strip().lower()],
+    "dateTime": _parse_instant,
+    "duration": _parse_duration,
     "guid": lambda text: UUID(text.strip()),
-    "binary": _binary,
+    "binary": _parse_binary,
 }

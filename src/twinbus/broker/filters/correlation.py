@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.filters.constants import constants
-from twinbus.broker.filters.nodes import Compare, Constant, Node, Property, all_of, user_address
-from twinbus.broker.filters.system import number_of
+from twinbus.broker.filters.constants import parse_values
+from twinbus.broker.filters.nodes import Comparison, Constant, Node, Property, conjunction, user_property_key
+from twinbus.broker.filters.system import property_number
 
 if TYPE_CHECKING:
     from twinbus.model.rule import CorrelationFilter
 
-_FIELDS: Final = {
+_CORRELATION_FIELDS: Final = {
     "correlation_id": "CorrelationId",
     "message_id": "MessageId",
     "to": "To",
@@ -26,13 +26,13 @@ _FIELDS: Final = {
 }
 
 
-def predicate_of(description: CorrelationFilter) -> Node:
+def correlation_predicate(description: CorrelationFilter) -> Node:
     """All of its conditions; a filter without any is true for all messages."""
     wanted: list[Node] = []
-    for field, name in _FIELDS.items():
+    for field, name in _CORRELATION_FIELDS.items():
         text = getattr(description, field)
         if text is not None:
-            wanted.append(Compare("=", Property(number_of(name), name), Constant(text)))
-    for name, value in constants(description.properties, "the property").items():
-        wanted.append(Compare("=", Property(user_address(name), name), Constant(value)))
-    return all_of(wanted)
+            wanted.append(Comparison("=", Property(property_number(name), name), Constant(text)))
+    for name, value in parse_values(description.properties, "the property").items():
+        wanted.append(Comparison("=", Property(user_property_key(name), name), Constant(value)))
+    return conjunction(wanted)

@@ -12,25 +12,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from twinbus.broker.filters.like import Pattern
+from twinbus.broker.filters.like import LikePattern
 from twinbus.broker.filters.nodes import (
     And,
-    Chain,
-    Compare,
+    ArithmeticChain,
+    Comparison,
     Constant,
+    ConstantPredicate,
+    DynamicProperty,
     Exists,
+    In,
     IsNull,
-    Known,
     Like,
-    Named,
     NewId,
     Not,
-    OneOf,
     Or,
     Property,
-    Remove,
-    SetTo,
-    Signed,
+    RemoveStatement,
+    SetStatement,
+    UnaryOperation,
 )
 
 if TYPE_CHECKING:
@@ -47,50 +47,50 @@ class Cost(NamedTuple):
     """Units."""
 
     fixed: int
-    sized: int = 0
+    variable: int = 0
     """For a message of FULL_SIZE; in proportion for smaller ones."""
 
     @property
     def total(self) -> int:
         """For the largest message."""
-        return self.fixed + self.sized
+        return self.fixed + self.variable
 
 
-_FREE: Final = Cost(0)
-_STEP: Final = Cost(1)
-_OF_COMPARISON: Final = Cost(1, 2)
+_NO_COST: Final = Cost(0)
+_STEP_COST: Final = Cost(1)
+_COMPARISON_COST: Final = Cost(1, 2)
 """Of two texts that may both be long."""
-_OF_OPERAND: Final = Cost(1, 5)
+_OPERAND_COST: Final = Cost(1, 5)
 """A text that is put behind another is copied."""
-_OF_NAME: Final = Cost(2, 220)
+_DYNAMIC_NAME_COST: Final = Cost(2, 220)
 """A text is made a property's name: in lower case, as UTF-8."""
-_OF_NEW_ID: Final = Cost(3)
-_READ_BY_CHARACTER: Final = 3_400
-_MADE_PATTERN: Final = Cost(700, _READ_BY_CHARACTER)
+_NEW_ID_COST: Final = Cost(3)
+_CHARACTER_SCAN_COST: Final = 3_400
+_DYNAMIC_PATTERN_COST: Final = Cost(700, _CHARACTER_SCAN_COST)
 """A pattern that is not known before the message is."""
-_FOR_LITERAL: Final = 16
+_LITERAL_COST: Final = 16
 """`str.find` takes time in proportion to the text and, at worst, to what it looks for up to 100 characters."""
-_LITERAL_MOST: Final = 1_600
-_FOR_PLACES: Final = 80
+_MAX_LITERAL_COST: Final = 1_600
+_POSITIONS_COST: Final = 80
 """Finding the places of one character."""
-_FOR_SHIFT: Final = 2
-_OF_ACTION: Final = Cost(60, 300)
+_SHIFT_COST: Final = 2
+_ACTION_COST: Final = Cost(60, 300)
 """A copy is written anew, and held until all are."""
-_OF_STATEMENT: Final = Cost(5, 50)
+_STATEMENT_COST: Final = Cost(5, 50)
 
 
-def cost_of(node: Node) -> Cost:
+def filter_cost(node: Node) -> Cost:
     """What it costs to evaluate a filter, or a part of it."""
-    return _PRICES[type(node)](node)
+    return _COST_FUNCTIONS[type(node)](node)
 
 
-def cost_of_action(statements: Iterable[SetTo | Remove]) -> Cost:
+def action_cost(statements: Iterable[SetStatement | RemoveStatement]) -> Cost:
     """What it costs to make a copy with an action."""
-    costs = [_OF_ACTION]
+    costs = [_ACTION_COST]
     for statement in statements:
-        costs.append(_OF_STATEMENT)
-        if isinstance(statement, SetTo):
-            costs.append(cost_of(statement.value))
+        costs.append(_STATEMENT_COST)
+        if isinstance(statement, SetStatement):
+            costs.append(filter_cost(statement.value))
     return _sum(costs)
 
 
@@ -98,68 +98,72 @@ def _sum(costs: Iterable[Cost]) -> Cost:
     fixed = sized = 0
     for cost in costs:
         fixed += cost.fixed
-        sized += cost.sized
+        sized += cost.variable
     return Cost(fixed, sized)
 
 
-def _of_parts(node: And | Or) -> Cost:
-    return _sum(map(cost_of, node.parts))
+def _operands_cost(node: And | Or) -> Cost:
+    return _sum(map(filter_cost, node.operands))
 
 
-def _of_comparison(node: Compare) -> Cost:
+def _comparison_cost(node: Comparison) -> Cost:
     is_short = isinstance(node.left, Constant) or isinstance(node.right, Constant)
-    return _sum([_STEP if is_short else _OF_COMPARISON, cost_of(node.left), cost_of(node.right)])
+    return _sum([_STEP_COST if is_short else _COMPARISON_COST, filter_cost(node.left), filter_cost(node.right)])
 
 
-def _of_choices(node: OneOf) -> Cost:
-    costs = [_STEP, cost_of(node.value)]
+def _in_cost(node: In) -> Cost:
+    costs = [_STEP_COST, filter_cost(node.value)]
     for choice in node.choices:
-        costs += [_STEP if isinstance(choice, Constant) else _OF_COMPARISON, cost_of(choice)]
+        costs += [_STEP_COST if isinstance(choice, Constant) else _COMPARISON_COST, filter_cost(choice)]
     return _sum(costs)
 
 
-def _of_like(node: Like) -> Cost:
-    costs = [_STEP, cost_of(node.value)]
-    if isinstance(node.pattern, Pattern):
-        costs.append(_of_pattern(node.pattern))
+def _like_cost(node: Like) -> Cost:
+    costs = [_STEP_COST, filter_cost(node.value)]
+    if isinstance(node.pattern, LikePattern):
+        costs.append(_pattern_cost(node.pattern))
     else:
-        costs += [_MADE_PATTERN, cost_of(node.pattern), cost_of(node.escape) if node.escape is not None else _FREE]
+        costs += [
+            _DYNAMIC_PATTERN_COST,
+            filter_cost(node.pattern),
+            filter_cost(node.escape) if node.escape is not None else _NO_COST,
+        ]
     return _sum(costs)
 
 
-def _of_pattern(pattern: Pattern) -> Cost:
+def _pattern_cost(pattern: LikePattern) -> Cost:
     sized = 0
-    for stretch in pattern.inner:
-        if stretch.wanted:
-            sized += _FOR_SHIFT * stretch.literals
+    for stretch in pattern.inner_segments:
+        if stretch.distinct_characters:
+            sized += _SHIFT_COST * stretch.literal_count
         else:
-            sized += min(_FOR_LITERAL * stretch.literals, _LITERAL_MOST)
-    characters = len(pattern.wanted)
-    sized += min(_FOR_PLACES * characters, _READ_BY_CHARACTER)
-    return Cost(len(pattern.inner), sized)
+            sized += min(_LITERAL_COST * stretch.literal_count, _MAX_LITERAL_COST)
+    characters = len(pattern.distinct_characters)
+    sized += min(_POSITIONS_COST * characters, _CHARACTER_SCAN_COST)
+    return Cost(len(pattern.inner_segments), sized)
 
 
-def _of_chain(node: Chain) -> Cost:
-    costs = [cost_of(node.first)]
+def _arithmetic_cost(node: ArithmeticChain) -> Cost:
+    costs = [filter_cost(node.first)]
     for _, operand in node.rest:
-        costs += [_OF_OPERAND, cost_of(operand)]
+        costs += [_OPERAND_COST, filter_cost(operand)]
     return _sum(costs)
 
 
-_PRICES: Final[dict[type, Callable[[Any], Cost]]] = {
-    Constant: lambda _: _FREE,
-    Property: lambda _: _FREE,
-    Known: lambda _: _FREE,
-    Exists: lambda _: _STEP,
-    NewId: lambda _: _OF_NEW_ID,
-    Named: lambda node: _sum([_OF_NAME, cost_of(node.name)]),
-    Signed: lambda node: _sum([_STEP, cost_of(node.operand)]),
-    Chain: _of_chain,
-    Compare: _of_comparison,
-    OneOf: _of_choices,
-    Like: _of_like,
-    IsNull: lambda node: _sum([_STEP, cost_of(node.value)]),
-    Not: lambda node: cost_of(node.operand),
-    And: _of_parts,
-    Or: _of_parts,
+_COST_FUNCTIONS: Final[dict[type, Callable[[Any], Cost]]] = {
+    Constant: lambda _: _NO_COST,
+    Property: lambda _: _NO_COST,
+    ConstantPredicate: lambda _: _NO_COST,
+    Exists: lambda _: _STEP_COST,
+    NewId: lambda _: _NEW_ID_COST,
+    DynamicProperty: lambda node: _sum([_DYNAMIC_NAME_COST, filter_cost(node.name)]),
+    UnaryOperation: lambda node: _sum([_STEP_COST, filter_cost(node.operand)]),
+    ArithmeticChain: _arithmetic_cost,
+    Comparison: _comparison_cost,
+    In: _in_cost,
+    Like: _like_cost,
+    IsNull: lambda node: _sum([_STEP_COST, filter_cost(node.value)]),
+    Not: lambda node: filter_cost(node.operand),
+    And: _operands_cost,
+    Or: _operands_cost,
 }

@@ -10,59 +10,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from twinbus.broker.filters.arithmetic import SIGNS, combine
+from twinbus.broker.filters.arithmetic import UNARY_OPERATORS, combine
 from twinbus.broker.filters.errors import FilterError
-from twinbus.broker.filters.like import Pattern, pattern_of
-from twinbus.broker.filters.lookup import in_order
+from twinbus.broker.filters.like import LikePattern, cached_pattern
+from twinbus.broker.filters.lookup import evaluation_order
 from twinbus.broker.filters.nodes import (
     And,
-    Chain,
-    Compare,
+    ArithmeticChain,
+    Comparison,
     Constant,
+    ConstantPredicate,
+    DynamicProperty,
     Exists,
+    In,
     IsNull,
-    Known,
     Like,
-    Named,
     NewId,
     Node,
     Not,
-    OneOf,
     Or,
     Property,
-    Signed,
-    user_address,
+    UnaryOperation,
+    user_property_key,
 )
-from twinbus.broker.filters.values import COMPARISONS, KINDS, compare, compares, described, equal
+from twinbus.broker.filters.values import COMPARISONS, KINDS, compare, equal, is_comparable, kind_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.filters.view import View
+    from twinbus.broker.filters.view import MessageView
 
-    Evaluate: TypeAlias = Callable[[View], object]
-    Truth: TypeAlias = Callable[[View], bool | None]
-    Holds: TypeAlias = Callable[[View], bool]
+    Evaluator: TypeAlias = Callable[[MessageView], object]
+    Predicate: TypeAlias = Callable[[MessageView], bool | None]
+    Test: TypeAlias = Callable[[MessageView], bool]
 
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
-def holds(node: Node) -> Holds:
+def compile_filter(node: Node) -> Test:
     """Whether a predicate is true.
 
     Unknown and false are the same here, so that a conjunction ends with its first part that is not true.
     """
     if isinstance(node, And):
-        return _all([holds(part) for part in in_order(node)])
+        return _all([compile_filter(part) for part in evaluation_order(node)])
     if isinstance(node, Or):
-        return _any([holds(part) for part in node.parts])
-    test = truth(node)
+        return _any([compile_filter(part) for part in node.operands])
+    test = compile_predicate(node)
     return lambda view: test(view) is True
 
 
-def _all(parts: list[Holds]) -> Holds:
-    def test(view: View) -> bool:
-        for part in parts:  # noqa: SIM110  # a generator would take longer than the parts
+def _all(operands: list[Test]) -> Test:
+    def test(view: MessageView) -> bool:
+        for part in operands:  # noqa: SIM110  # a generator would take longer than the parts
             if not part(view):
                 return False
         return True
@@ -70,9 +70,9 @@ def _all(parts: list[Holds]) -> Holds:
     return test
 
 
-def _any(parts: list[Holds]) -> Holds:
-    def test(view: View) -> bool:
-        for part in parts:  # noqa: SIM110
+def _any(operands: list[Test]) -> Test:
+    def test(view: MessageView) -> bool:
+        for part in operands:  # noqa: SIM110
             if part(view):
                 return True
         return False
@@ -83,59 +83,59 @@ def _any(parts: list[Holds]) -> Holds:
 # --- predicates -------------------------------------------------------------------------------------------------------
 
 
-def truth(node: Node) -> Truth:
+def compile_predicate(node: Node) -> Predicate:
     """A predicate: true, false, or None where that is unknown."""
     return _PREDICATES[type(node)](node)
 
 
-def _known(node: Known) -> Truth:
-    known = node.truth
+def _constant(node: ConstantPredicate) -> Predicate:
+    known = node.value
     return lambda _view: known
 
 
-def _is_null(node: IsNull) -> Truth:
-    inner = value(node.value)
+def _is_null(node: IsNull) -> Predicate:
+    inner = compile_value(node.value)
     return lambda view: inner(view) is None
 
 
-def _exists(node: Exists) -> Truth:
-    address = node.address
+def _exists(node: Exists) -> Predicate:
+    address = node.property_key
     return lambda view: view.exists(address)
 
 
-def _and(node: And) -> Truth:
-    return _decided([truth(part) for part in node.parts], by=False)
+def _and(node: And) -> Predicate:
+    return _first_decisive([compile_predicate(part) for part in node.operands], deciding=False)
 
 
-def _or(node: Or) -> Truth:
-    return _decided([truth(part) for part in node.parts], by=True)
+def _or(node: Or) -> Predicate:
+    return _first_decisive([compile_predicate(part) for part in node.operands], deciding=True)
 
 
-def _comparison(node: Compare) -> Truth:
-    sign = node.sign
+def _comparison(node: Comparison) -> Predicate:
+    sign = node.op
     if isinstance(node.left, Property) and isinstance(node.right, Constant):
-        return _comparison_with(node.left, sign, node.right.value)
-    left, right = value(node.left), value(node.right)
+        return _comparison_with_constant(node.left, sign, node.right.value)
+    left, right = compile_value(node.left), compile_value(node.right)
     return lambda view: compare(sign, left(view), right(view))
 
 
-def _comparison_with(left: Property, sign: str, constant: object) -> Truth:
+def _comparison_with_constant(target: Property, op: str, constant: object) -> Predicate:
     """What most filters consist of."""
-    address, kind, test = left.address, KINDS.get(type(constant), 0), COMPARISONS[sign]
-    if not compares(sign, kind):
+    address, kind, test = target.key, KINDS.get(type(constant), 0), COMPARISONS[op]
+    if not is_comparable(op, kind):
         return lambda _view: None
 
-    def compare_property(view: View) -> bool | None:
+    def compare_property(view: MessageView) -> bool | None:
         found = view.value(address)
         return test(found, constant) if KINDS.get(type(found), 0) == kind else None
 
     return compare_property
 
 
-def _one_of(node: OneOf) -> Truth:
-    inner, choices = value(node.value), [value(choice) for choice in node.choices]
+def _in(node: In) -> Predicate:
+    inner, choices = compile_value(node.value), [compile_value(choice) for choice in node.choices]
 
-    def test(view: View) -> bool | None:
+    def test(view: MessageView) -> bool | None:
         found = inner(view)
         answer: bool | None = False
         for choice in choices:
@@ -149,47 +149,47 @@ def _one_of(node: OneOf) -> Truth:
     return test
 
 
-def _like(node: Like) -> Truth:
-    inner = value(node.value)
-    if isinstance(node.pattern, Pattern):
+def _like(node: Like) -> Predicate:
+    inner = compile_value(node.value)
+    if isinstance(node.pattern, LikePattern):
         ready = node.pattern
 
-        def test_known(view: View) -> bool | None:
+        def test_known(view: MessageView) -> bool | None:
             found = inner(view)
             return ready.matches(found) if isinstance(found, str) else None
 
         return test_known
-    pattern = value(node.pattern)
-    escape: Evaluate = value(node.escape) if node.escape is not None else lambda _view: ""
+    pattern = compile_value(node.pattern)
+    escape: Evaluator = compile_value(node.escape) if node.escape is not None else lambda _view: ""
 
-    def test(view: View) -> bool | None:
+    def test(view: MessageView) -> bool | None:
         found, wanted, escaping = inner(view), pattern(view), escape(view)
         if not isinstance(found, str) or not isinstance(wanted, str) or not isinstance(escaping, str):
             return None
-        return pattern_of(wanted, escaping if node.escape is not None else None).matches(found)
+        return cached_pattern(wanted, escaping if node.escape is not None else None).matches(found)
 
     return test
 
 
-def _not(node: Not) -> Truth:
-    inner = truth(node.operand)
+def _not(node: Not) -> Predicate:
+    inner = compile_predicate(node.operand)
 
-    def test(view: View) -> bool | None:
+    def test(view: MessageView) -> bool | None:
         found = inner(view)
         return None if found is None else not found
 
     return test
 
 
-def _decided(parts: list[Truth], *, by: bool) -> Truth:
+def _first_decisive(operands: list[Predicate], *, deciding: bool) -> Predicate:
     """The first part that is so decides; else the opposite, or unknown if any part is."""
 
-    def test(view: View) -> bool | None:
-        answer: bool | None = not by
-        for part in parts:
+    def test(view: MessageView) -> bool | None:
+        answer: bool | None = not deciding
+        for part in operands:
             found = part(view)
-            if found is by:
-                return by
+            if found is deciding:
+                return deciding
             if found is None:
                 answer = None
         return answer
@@ -197,56 +197,56 @@ def _decided(parts: list[Truth], *, by: bool) -> Truth:
     return test
 
 
-_PREDICATES: Final[dict[type, Callable[[Any], Truth]]] = {
-    Compare: _comparison,
-    OneOf: _one_of,
+_PREDICATES: Final[dict[type, Callable[[Any], Predicate]]] = {
+    Comparison: _comparison,
+    In: _in,
     Like: _like,
     IsNull: _is_null,
     Exists: _exists,
     Not: _not,
     And: _and,
     Or: _or,
-    Known: _known,
+    ConstantPredicate: _constant,
 }
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def value(node: Node) -> Evaluate:
+def compile_value(node: Node) -> Evaluator:
     """A value."""
     if isinstance(node, Property):
-        address = node.address
+        address = node.key
         return lambda view: view.value(address)
     if isinstance(node, Constant):
         constant = node.value
         return lambda _view: constant
-    if isinstance(node, Named):
-        return _named(value(node.name))
+    if isinstance(node, DynamicProperty):
+        return _dynamic_property(compile_value(node.name))
     if isinstance(node, NewId):
         make = node.make
         return lambda _view: make()
-    if isinstance(node, Signed):
-        inner, operation = value(node.operand), SIGNS[node.sign]
+    if isinstance(node, UnaryOperation):
+        inner, operation = compile_value(node.operand), UNARY_OPERATORS[node.op]
         return lambda view: operation(inner(view))
-    assert isinstance(node, Chain)
-    return _chain(value(node.first), [(sign, value(operand)) for sign, operand in node.rest])
+    assert isinstance(node, ArithmeticChain)
+    return _arithmetic(compile_value(node.first), [(sign, compile_value(operand)) for sign, operand in node.rest])
 
 
-def _named(name: Evaluate) -> Evaluate:
-    def find(view: View) -> object:
+def _dynamic_property(name: Evaluator) -> Evaluator:
+    def find(view: MessageView) -> object:
         found = name(view)
         if found is None:
             return None
         if not isinstance(found, str):
-            raise FilterError(f"a property is named by a text, not by {described(found)}")
-        return view.value(user_address(found))
+            raise FilterError(f"a property is named by a text, not by {kind_name(found)}")
+        return view.value(user_property_key(found))
 
     return find
 
 
-def _chain(first: Evaluate, rest: list[tuple[str, Evaluate]]) -> Evaluate:
-    def work_out(view: View) -> object:
+def _arithmetic(first: Evaluator, rest: list[tuple[str, Evaluator]]) -> Evaluator:
+    def work_out(view: MessageView) -> object:
         result = first(view)
         for sign, operand in rest:
             result = combine(sign, result, operand(view))

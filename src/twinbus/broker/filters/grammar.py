@@ -101,7 +101,7 @@ def _parser(kind: str) -> Lark:
     return Lark(_GRAMMARS[kind] + _EXPRESSION, parser="lalr", lexer="basic")
 
 
-_IN_WORDS: Final = {
+_TERMINAL_NAMES: Final = {
     "a property or a constant": {"TEXT", "INTEGER", "DECIMAL", "TRUE", "FALSE", "PARAMETER", "LPAR"},
     "a property": {"NAME", "BRACKETED", "QUOTED"},
     "NOT": {"_NOT"},
@@ -124,42 +124,44 @@ _IN_WORDS: Final = {
     "REMOVE": {"_REMOVE"},
     "the end": {"$END"},
 }
-_COVERED: Final = {"a property or a constant": {"NAME", "BRACKETED", "QUOTED", "NULL"}}
+_IMPLIED_TERMINALS: Final = {"a property or a constant": {"NAME", "BRACKETED", "QUOTED", "NULL"}}
 """What need not be said once that was."""
 _QUOTES: Final = "'\"["
 
 
-def parse(text: str, what: str) -> Tree[Token]:
+def parse(text: str, kind: str) -> Tree[Token]:
     """The tree of a text; `what` is "filter" or "action". InvalidArgument, with the place, if it is none."""
     try:
-        return _parser(what).parse(text)
+        return _parser(kind).parse(text)
     except UnexpectedCharacters as error:
         at: int = error.pos_in_stream  # type: ignore[assignment]  # lark says None, and gives a number
-        raise refusal(text, what, at, _stray(text[at])) from None
+        raise syntax_error(text, kind, at, _describe_stray(text[at])) from None
     except UnexpectedToken as error:
         at_end = error.token.type == "$END"
         found, at = ("the end", len(text)) if at_end else (repr(str(error.token))[:60], error.token.start_pos or 0)
-        raise refusal(text, what, at, f"found {found}, expected {_in_words(error.accepts or error.expected)}") from None
+        raise syntax_error(
+            text, kind, at, f"found {found}, expected {_describe_expected(error.accepts or error.expected)}"
+        ) from None
 
 
-def refusal(text: str, what: str, at: int, complaint: str) -> InvalidArgument:
+def syntax_error(text: str, kind: str, position: int, message: str) -> InvalidArgument:
     """What is wrong, and where."""
-    before = text[:at]
-    line, column = before.count("\n") + 1, at - before.rfind("\n")
-    return InvalidArgument(f"the {what} is wrong at line {line}, column {column}: {complaint}")
+    before = text[:position]
+    line, column = before.count("\n") + 1, position - before.rfind("\n")
+    return InvalidArgument(f"the {kind} is wrong at line {line}, column {column}: {message}")
 
 
-def _stray(character: str) -> str:
+def _describe_stray(character: str) -> str:
     if character in _QUOTES:
         return f"found {character!r}, which nothing closes"
     return f"found {character!r}, which has no meaning here"
 
 
-def _in_words(terminals: Iterable[str]) -> str:
+def _describe_expected(terminals: Iterable[str]) -> str:
     left = set(terminals)
     words: list[str] = []
-    for word, meant in _IN_WORDS.items():
+    for word, meant in _TERMINAL_NAMES.items():
         if meant <= left:
             words.append(word)
-            left -= meant | _COVERED.get(word, set())
+            left -= meant | _IMPLIED_TERMINALS.get(word, set())
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

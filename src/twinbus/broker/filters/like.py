@@ -21,21 +21,21 @@ from typing import Final
 
 from twinbus.broker.filters.errors import FilterError
 
-MAX_PATTERN: Final = 1024
+MAX_PATTERN_CHARACTERS: Final = 1024
 _ANY_TEXT: Final = "%"
 _ANY_CHARACTER: Final = "_"
-_NEAR: Final = 256
+_SCAN_AHEAD: Final = 256
 """Characters that are read one by one before the others are looked at all at once."""
-_MANY: Final = 50
+_MAX_DISTINCT: Final = 50
 """Different characters of a pattern beyond which all are read one by one."""
-_KEPT: Final = 256
+_MAX_CACHED: Final = 256
 """Integers that are kept for a text."""
 _LARGEST_BYTE: Final = 0xFF
 _PLANES: Final = 4
 _ZERO, _ONE = b"01"
 
 
-class Places:
+class CharacterPositions:
     """Where a text has which characters: integers, in which the lowest bit is the text's first character."""
 
     __slots__ = ("_bits", "_planes", "_text")
@@ -53,16 +53,16 @@ class Places:
             wide = reverse.encode("utf-32-le", "surrogatepass")
             self._planes = [wide[plane::_PLANES].rstrip(b"\0") and wide[plane::_PLANES] for plane in range(_PLANES)]
 
-    def of(self, character: str) -> int:
+    def positions_of(self, character: str) -> int:
         """The places of one character."""
         bits = self._bits.get(character)
         if bits is None:
-            if len(self._bits) >= _KEPT:
+            if len(self._bits) >= _MAX_CACHED:
                 self._bits.clear()
             bits = self._bits[character] = self._find(ord(character))
         return bits
 
-    def is_of(self, text: str) -> bool:
+    def is_for(self, text: str) -> bool:
         """Whether these are the places in that very text."""
         return self._text is text
 
@@ -70,101 +70,111 @@ class Places:
         bits = -1
         for plane, byte in zip(self._planes, code.to_bytes(_PLANES, "little"), strict=True):
             if plane:
-                bits &= _equal(plane, byte)
+                bits &= _equal_bits(plane, byte)
             elif byte:
                 return 0
         return bits
 
 
-def _equal(plane: bytes, byte: int) -> int:
+def _equal_bits(plane: bytes, byte: int) -> int:
     table = bytearray([_ZERO]) * (_LARGEST_BYTE + 1)
     table[byte] = _ONE
     return int(plane.translate(table), 2)
 
 
-class _Latest:
+class _PositionsCache:
     """The places in the text that was matched last: the rules of a topic look at the same property of a message."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_positions",)
 
     def __init__(self) -> None:
-        self._places = Places("0")
+        self._positions = CharacterPositions("0")
 
-    def in_text(self, text: str) -> Places:
-        if not self._places.is_of(text):
-            self._places = Places(text)
-        return self._places
-
-
-_LATEST: Final = _Latest()
+    def positions_in(self, text: str) -> CharacterPositions:
+        if not self._positions.is_for(text):
+            self._positions = CharacterPositions(text)
+        return self._positions
 
 
-class Stretch:
+_POSITIONS: Final = _PositionsCache()
+
+
+class Segment:
     """What lies between two %: characters, some of which may be any."""
 
-    __slots__ = ("_anywhere", "_characters", "_last", "_lead", "_literal", "_masks", "_tail", "size", "wanted")
+    __slots__ = (
+        "_characters",
+        "_last_bit",
+        "_leading_wildcards",
+        "_literal",
+        "_masks",
+        "_trailing_wildcards",
+        "_wildcard_mask",
+        "distinct_characters",
+        "size",
+    )
 
     def __init__(self, characters: list[str | None]) -> None:
         """None is any character."""
         self.size = len(characters)
         known = [place for place, character in enumerate(characters) if character is not None]
-        self._lead = known[0] if known else 0
+        self._leading_wildcards = known[0] if known else 0
         """Wildcards in front; `_tail` is how many there are behind."""
-        self._tail = self.size - 1 - known[-1] if known else self.size
-        core = characters[self._lead : self.size - self._tail]
+        self._trailing_wildcards = self.size - 1 - known[-1] if known else self.size
+        core = characters[self._leading_wildcards : self.size - self._trailing_wildcards]
         literals = [character for character in core if character is not None]
         self._literal = "".join(literals) if len(literals) == len(core) else None
         """The characters, if none of them is any."""
-        self.wanted = set(literals) if self._literal is None else set()
+        self.distinct_characters = set(literals) if self._literal is None else set()
         """Different characters, where there are wildcards in between."""
         self._characters = core
-        self._anywhere = 0
+        self._wildcard_mask = 0
         """A bit for each place where any character fits; `_masks` has those where one character does, too."""
         self._masks: dict[str, int] = {}
         for place, character in enumerate(core):
             if character is None:
-                self._anywhere |= 1 << place
+                self._wildcard_mask |= 1 << place
             else:
                 self._masks[character] = self._masks.get(character, 0) | 1 << place
-        self._masks = {character: mask | self._anywhere for character, mask in self._masks.items()}
-        self._last = 1 << len(core) >> 1
+        self._masks = {character: mask | self._wildcard_mask for character, mask in self._masks.items()}
+        self._last_bit = 1 << len(core) >> 1
 
     @property
-    def literals(self) -> int:
+    def literal_count(self) -> int:
         """How many characters of it are not any."""
         return sum([character is not None for character in self._characters])
 
-    def find(self, text: str, start: int, end: int, *, by_places: bool = False) -> int:
+    def find(self, text: str, start: int, end: int, *, use_positions: bool = False) -> int:
         """The first place between the two where it fits; -1 if there is none. `by_places`: with help of `Places`."""
-        start, end = start + self._lead, end - self._tail
+        start, end = start + self._leading_wildcards, end - self._trailing_wildcards
         if self._literal is not None:
             found = text.find(self._literal, start, end) if start <= end else -1
         else:
-            near = min(end, start + _NEAR + len(self._characters)) if by_places else end
+            near = min(end, start + _SCAN_AHEAD + len(self._characters)) if use_positions else end
             found = self._find_by_characters(text, start, near)
             if found < 0 and near < end:
-                found = self._find_by_places(text, start + _NEAR, end)
-        return found - self._lead if found >= 0 else -1
+                found = self._find_by_positions(text, start + _SCAN_AHEAD, end)
+        return found - self._leading_wildcards if found >= 0 else -1
 
-    def fits(self, text: str, at: int) -> bool:
+    def matches_at(self, text: str, at: int) -> bool:
         """Whether the text, which is long enough, has it there."""
         if self._literal is not None:
-            return text.startswith(self._literal, at + self._lead)
-        at += self._lead
+            return text.startswith(self._literal, at + self._leading_wildcards)
+        at += self._leading_wildcards
         for place, character in enumerate(self._characters, at):
             if character is not None and text[place] != character:
                 return False
         return True
 
-    def _find_by_places(self, text: str, start: int, end: int) -> int:
+    def _find_by_positions(self, text: str, start: int, end: int) -> int:
         latest = end - len(self._characters) - start
         if latest < 0:
             return -1
-        places = _LATEST.in_text(text)
+        places = _POSITIONS.positions_in(text)
         left = (2 << latest) - 1
         for place, character in enumerate(self._characters, start):
             if character is not None:
-                left &= places.of(character) >> place
+                left &= places.positions_of(character) >> place
                 if not left:
                     return -1
         return start + (left & -left).bit_length() - 1
@@ -173,54 +183,54 @@ class Stretch:
         # A bit of `reached` is set where the stretch, up to that bit, ends at the character just read.
         reached = 0
         for at in range(start, end):
-            reached = (reached << 1 | 1) & self._masks.get(text[at], self._anywhere)
-            if reached & self._last:
+            reached = (reached << 1 | 1) & self._masks.get(text[at], self._wildcard_mask)
+            if reached & self._last_bit:
                 return at + 1 - len(self._characters)
         return -1
 
 
-class Pattern:
+class LikePattern:
     """One pattern, ready to be compared with any number of texts."""
 
-    __slots__ = ("_by_places", "_stretches")
+    __slots__ = ("_segments", "_use_positions")
 
     def __init__(self, pattern: str, escape: str | None = None) -> None:
         """FilterError if it is too long, the escape character is not one, or stands at the end."""
-        if len(pattern) > MAX_PATTERN:
-            raise FilterError(f"a pattern of {len(pattern)} characters; it can have {MAX_PATTERN}")
+        if len(pattern) > MAX_PATTERN_CHARACTERS:
+            raise FilterError(f"a pattern of {len(pattern)} characters; it can have {MAX_PATTERN_CHARACTERS}")
         if escape is not None and len(escape) != 1:
             raise FilterError(f"{escape!r:.20} cannot escape anything: that takes exactly one character")
-        self._stretches = _cut(pattern, escape)
-        self._by_places = 0 < len(self.wanted) <= _MANY
+        self._segments = _split(pattern, escape)
+        self._use_positions = 0 < len(self.distinct_characters) <= _MAX_DISTINCT
 
     @property
-    def inner(self) -> list[Stretch]:
+    def inner_segments(self) -> list[Segment]:
         """The stretches that are looked for: the first and the last are where the text begins and ends."""
-        return self._stretches[1:-1]
+        return self._segments[1:-1]
 
     @property
-    def wanted(self) -> set[str]:
+    def distinct_characters(self) -> set[str]:
         """The different characters of stretches with wildcards in between."""
-        return set().union(*[stretch.wanted for stretch in self.inner])
+        return set().union(*[stretch.distinct_characters for stretch in self.inner_segments])
 
     def matches(self, text: str) -> bool:
         """Whether all of the text is as the pattern says."""
-        first, last = self._stretches[0], self._stretches[-1]
-        if len(self._stretches) == 1:
-            return len(text) == first.size and first.fits(text, 0)
+        first, last = self._segments[0], self._segments[-1]
+        if len(self._segments) == 1:
+            return len(text) == first.size and first.matches_at(text, 0)
         at, end = first.size, len(text) - last.size
-        if at > end or not first.fits(text, 0) or not last.fits(text, end):
+        if at > end or not first.matches_at(text, 0) or not last.matches_at(text, end):
             return False
-        for stretch in self._stretches[1:-1]:
-            found = stretch.find(text, at, end, by_places=self._by_places)
+        for stretch in self._segments[1:-1]:
+            found = stretch.find(text, at, end, use_positions=self._use_positions)
             if found < 0:
                 return False
             at = found + stretch.size
         return True
 
 
-def _cut(pattern: str, escape: str | None) -> list[Stretch]:
-    stretches: list[Stretch] = []
+def _split(pattern: str, escape: str | None) -> list[Segment]:
+    stretches: list[Segment] = []
     characters: list[str | None] = []
     is_escaped = False
     for character in pattern:
@@ -231,16 +241,16 @@ def _cut(pattern: str, escape: str | None) -> list[Stretch]:
             is_escaped = True
         elif character == _ANY_TEXT:
             if characters or not stretches:  # %% is %
-                stretches.append(Stretch(characters))
+                stretches.append(Segment(characters))
             characters = []
         else:
             characters.append(None if character == _ANY_CHARACTER else character)
     if is_escaped:
         raise FilterError(f"the pattern {pattern!r:.60} ends with its escape character, which then escapes nothing")
-    return [*stretches, Stretch(characters)]
+    return [*stretches, Segment(characters)]
 
 
 @lru_cache(maxsize=256)
-def pattern_of(pattern: str, escape: str | None) -> Pattern:
+def cached_pattern(pattern: str, escape: str | None) -> LikePattern:
     """The same, remembered: where a property holds the pattern, most messages have the same."""
-    return Pattern(pattern, escape)
+    return LikePattern(pattern, escape)

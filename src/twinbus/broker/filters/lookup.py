@@ -12,49 +12,49 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from twinbus.broker.filters.nodes import Address, And, Compare, Constant, Node, OneOf, Or, Property
-from twinbus.broker.filters.values import KINDS, key_of
+from twinbus.broker.filters.nodes import And, Comparison, Constant, In, Node, Or, Property, PropertyKey
+from twinbus.broker.filters.values import KINDS, index_key
 
 
-class Term(NamedTuple):
+class EqualityTerm(NamedTuple):
     """A property that has to have a value."""
 
-    address: Address
-    key: object
+    property_key: PropertyKey
+    value_key: object
     """As `values.key_of` makes it."""
 
 
-class Lookup(NamedTuple):
+class EqualityLookup(NamedTuple):
     """One of these has to be so."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[EqualityTerm, ...]
     is_exact: bool
     """... and if one is, the filter is true."""
 
 
-def lookups_of(node: Node) -> list[Lookup]:
+def find_lookups(node: Node) -> list[EqualityLookup]:
     """All lookups a filter has: any one of them will do. Without any, it has to be evaluated."""
-    if isinstance(node, Compare) and node.sign == "=":
-        return _of_choices(node.left, (node.right,)) or _of_choices(node.right, (node.left,))
-    if isinstance(node, OneOf):
-        return _of_choices(node.value, node.choices)
+    if isinstance(node, Comparison) and node.op == "=":
+        return _choices_lookups(node.left, (node.right,)) or _choices_lookups(node.right, (node.left,))
+    if isinstance(node, In):
+        return _choices_lookups(node.value, node.choices)
     if isinstance(node, Or):
-        return _of_alternatives(node)
+        return _or_lookups(node)
     if isinstance(node, And):
-        return _of_conjunction(node)
+        return _and_lookups(node)
     return []
 
 
-def in_order(node: And) -> list[Node]:
+def evaluation_order(node: And) -> list[Node]:
     """The parts in the order in which they are evaluated: equalities, what has a lookup otherwise, the others."""
-    return sorted(node.parts, key=lambda part: _rank(lookups_of(part)))
+    return sorted(node.operands, key=lambda part: _rank(find_lookups(part)))
 
 
-def _rank(lookups: list[Lookup]) -> int:
+def _rank(lookups: list[EqualityLookup]) -> int:
     return 2 if not lookups else 1 - lookups[0].is_exact
 
 
-def _of_choices(value: Node, choices: tuple[Node, ...]) -> list[Lookup]:
+def _choices_lookups(value: Node, choices: tuple[Node, ...]) -> list[EqualityLookup]:
     if not isinstance(value, Property):
         return []
     keys: dict[object, None] = {}
@@ -62,26 +62,26 @@ def _of_choices(value: Node, choices: tuple[Node, ...]) -> list[Lookup]:
         if not isinstance(choice, Constant):
             return []
         if type(choice.value) in KINDS:
-            keys[key_of(choice.value)] = None
-    return [Lookup(tuple(Term(value.address, key) for key in keys), is_exact=True)]
+            keys[index_key(choice.value)] = None
+    return [EqualityLookup(tuple(EqualityTerm(value.key, key) for key in keys), is_exact=True)]
 
 
-def _of_alternatives(node: Or) -> list[Lookup]:
-    terms: dict[Term, None] = {}
+def _or_lookups(node: Or) -> list[EqualityLookup]:
+    terms: dict[EqualityTerm, None] = {}
     is_exact = True
-    for part in node.parts:
-        found = lookups_of(part)
+    for part in node.operands:
+        found = find_lookups(part)
         if not found:
             return []
         chosen = min(found, key=lambda lookup: len(lookup.terms))
         terms.update(dict.fromkeys(chosen.terms))
         is_exact = is_exact and chosen.is_exact
-    return [Lookup(tuple(terms), is_exact)]
+    return [EqualityLookup(tuple(terms), is_exact)]
 
 
-def _of_conjunction(node: And) -> list[Lookup]:
+def _and_lookups(node: And) -> list[EqualityLookup]:
     """Those of all equalities, which cannot fail; or of the part that is evaluated first."""
     # Each part is asked once: asked twice, and so on down the tree, a nested filter would take for ever.
-    found = [lookup for lookups in sorted(map(lookups_of, node.parts), key=_rank) for lookup in lookups]
+    found = [lookup for lookups in sorted(map(find_lookups, node.operands), key=_rank) for lookup in lookups]
     exact = [lookup for lookup in found if lookup.is_exact]
-    return [Lookup(lookup.terms, is_exact=False) for lookup in exact or found[:1]]
+    return [EqualityLookup(lookup.terms, is_exact=False) for lookup in exact or found[:1]]

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from twinbus.broker.filters.like import Pattern
+    from twinbus.broker.filters.like import LikePattern
 
-Address: TypeAlias = "int | bytes"
+PropertyKey: TypeAlias = "int | bytes"
 """Which property: a line of `system.SYSTEM`, or the name of one of the sender's, in lower case, as UTF-8."""
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -31,13 +31,13 @@ class Constant:
 class Property:
     """A property of the message."""
 
-    address: Address
+    key: PropertyKey
     name: str
     """As it was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class DynamicProperty:
     """`property(name)`, where the name is not known before the message is."""
 
     name: Node
@@ -51,15 +51,15 @@ class NewId:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class UnaryOperation:
     """A sign before a value."""
 
-    sign: str
+    op: str
     operand: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ArithmeticChain:
     """Values that are combined from left to right."""
 
     first: Node
@@ -70,23 +70,23 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ConstantPredicate:
     """True, false or unknown (None), for any message."""
 
-    truth: bool | None
+    value: bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Comparison:
     """Two values and one of the signs of `values.COMPARISONS`."""
 
-    sign: str
+    op: str
     left: Node
     right: Node
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
+class In:
     """IN: equal to any of these."""
 
     value: Node
@@ -98,7 +98,7 @@ class Like:
     """LIKE. A pattern that is known is ready."""
 
     value: Node
-    pattern: Pattern | Node
+    pattern: LikePattern | Node
     escape: Node | None
 
 
@@ -113,7 +113,7 @@ class IsNull:
 class Exists:
     """There, be it null."""
 
-    address: Address
+    property_key: PropertyKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,52 +127,52 @@ class Not:
 class And:
     """All of these; at least two, and none of them an And."""
 
-    parts: tuple[Node, ...]
+    operands: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
     """Any of these; at least two, and none of them an Or."""
 
-    parts: tuple[Node, ...]
+    operands: tuple[Node, ...]
 
 
 Node: TypeAlias = (
-    "Constant | Property | Named | NewId | Signed | Chain"
-    " | Known | Compare | OneOf | Like | IsNull | Exists | Not | And | Or"
+    "Constant | Property | DynamicProperty | NewId | UnaryOperation | ArithmeticChain"
+    " | ConstantPredicate | Comparison | In | Like | IsNull | Exists | Not | And | Or"
 )
 
 
-def all_of(parts: list[Node]) -> Node:
+def conjunction(operands: list[Node]) -> Node:
     """Their conjunction, without what is true anyway."""
-    flat = [inner for part in parts for inner in (part.parts if isinstance(part, And) else (part,))]
-    if Known(truth=False) in flat:
-        return Known(truth=False)
-    left = [part for part in flat if part != Known(truth=True)]
+    flat = [inner for part in operands for inner in (part.operands if isinstance(part, And) else (part,))]
+    if ConstantPredicate(value=False) in flat:
+        return ConstantPredicate(value=False)
+    left = [part for part in flat if part != ConstantPredicate(value=True)]
     if len(left) > 1:
         return And(tuple(left))
-    return left[0] if left else Known(truth=True)
+    return left[0] if left else ConstantPredicate(value=True)
 
 
-def any_of(parts: list[Node]) -> Node:
+def disjunction(operands: list[Node]) -> Node:
     """Their disjunction, without what is false anyway."""
-    flat = [inner for part in parts for inner in (part.parts if isinstance(part, Or) else (part,))]
-    if Known(truth=True) in flat:
-        return Known(truth=True)
-    left = [part for part in flat if part != Known(truth=False)]
+    flat = [inner for part in operands for inner in (part.operands if isinstance(part, Or) else (part,))]
+    if ConstantPredicate(value=True) in flat:
+        return ConstantPredicate(value=True)
+    left = [part for part in flat if part != ConstantPredicate(value=False)]
     if len(left) > 1:
         return Or(tuple(left))
-    return left[0] if left else Known(truth=False)
+    return left[0] if left else ConstantPredicate(value=False)
 
 
-def opposite(node: Node) -> Node:
+def negation(node: Node) -> Node:
     """NOT."""
-    if isinstance(node, Known):
-        return Known(truth=None if node.truth is None else not node.truth)
+    if isinstance(node, ConstantPredicate):
+        return ConstantPredicate(value=None if node.value is None else not node.value)
     return Not(node)
 
 
-def user_address(name: str) -> bytes:
+def user_property_key(name: str) -> bytes:
     """Where a property of the sender's is found: case does not matter."""
     return name.lower().encode("utf-8", "surrogatepass")
 
@@ -181,18 +181,18 @@ def user_address(name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class SetTo:
+class SetStatement:
     """`SET property = value`."""
 
     target: Property
     value: Node
-    at: int
+    position: int
     """The character of the text where the property is named."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveStatement:
     """`REMOVE property`."""
 
     target: Property
-    at: int
+    position: int

@@ -27,7 +27,7 @@ from twinbus.model.annotations import (
 )
 
 
-class Place(Enum):
+class PropertyLocation(Enum):
     """Where a system property lies."""
 
     FIELD = "a field of the properties"
@@ -41,56 +41,62 @@ class SystemProperty(NamedTuple):
 
     names: tuple[str, ...]
     """The first is the one it is known by; case does not matter."""
-    place: Place
+    location: PropertyLocation
     field: int = 0
     """Its number in the properties, where it lies there."""
     annotation: str = ""
     is_settable: bool = False
-    is_short: bool = False
+    is_id_sized: bool = False
     """No longer than an id may be."""
 
 
-SYSTEM: Final = (
-    SystemProperty(("MessageId",), Place.ID, MESSAGE_ID, is_settable=True, is_short=True),
-    SystemProperty(("To",), Place.FIELD, TO, is_settable=True),
-    SystemProperty(("Label", "Subject"), Place.FIELD, SUBJECT, is_settable=True),
-    SystemProperty(("ReplyTo",), Place.FIELD, REPLY_TO, is_settable=True),
-    SystemProperty(("CorrelationId",), Place.ID, CORRELATION_ID, is_settable=True),
-    SystemProperty(("ContentType",), Place.FIELD, CONTENT_TYPE, is_settable=True),
-    SystemProperty(("SessionId",), Place.FIELD, GROUP_ID, is_settable=True, is_short=True),
-    SystemProperty(("ReplyToSessionId",), Place.FIELD, REPLY_TO_GROUP_ID, is_settable=True, is_short=True),
+SYSTEM_PROPERTIES: Final = (
+    SystemProperty(("MessageId",), PropertyLocation.ID, MESSAGE_ID, is_settable=True, is_id_sized=True),
+    SystemProperty(("To",), PropertyLocation.FIELD, TO, is_settable=True),
+    SystemProperty(("Label", "Subject"), PropertyLocation.FIELD, SUBJECT, is_settable=True),
+    SystemProperty(("ReplyTo",), PropertyLocation.FIELD, REPLY_TO, is_settable=True),
+    SystemProperty(("CorrelationId",), PropertyLocation.ID, CORRELATION_ID, is_settable=True),
+    SystemProperty(("ContentType",), PropertyLocation.FIELD, CONTENT_TYPE, is_settable=True),
+    SystemProperty(("SessionId",), PropertyLocation.FIELD, GROUP_ID, is_settable=True, is_id_sized=True),
+    SystemProperty(
+        ("ReplyToSessionId",), PropertyLocation.FIELD, REPLY_TO_GROUP_ID, is_settable=True, is_id_sized=True
+    ),
     SystemProperty(
         ("ScheduledEnqueueTimeUtc", "ScheduledEnqueueTime"),
-        Place.ANNOTATION,
+        PropertyLocation.ANNOTATION,
         annotation=SCHEDULED_TIME,
         is_settable=True,
     ),
-    SystemProperty(("PartitionKey",), Place.ANNOTATION, annotation=PARTITION_KEY, is_settable=True, is_short=True),
+    SystemProperty(
+        ("PartitionKey",), PropertyLocation.ANNOTATION, annotation=PARTITION_KEY, is_settable=True, is_id_sized=True
+    ),
     SystemProperty(
         ("ViaPartitionKey", "TransactionPartitionKey"),
-        Place.ANNOTATION,
+        PropertyLocation.ANNOTATION,
         annotation=VIA_PARTITION_KEY,
         is_settable=True,
-        is_short=True,
+        is_id_sized=True,
     ),
-    SystemProperty(("DeadLetterSource",), Place.ANNOTATION, annotation=DEADLETTER_SOURCE),
-    SystemProperty(("EnqueuedSequenceNumber",), Place.ANNOTATION, annotation=ENQUEUED_SEQUENCE_NUMBER),
-    SystemProperty(("TimeToLive",), Place.HEAD, is_settable=True),
-    SystemProperty(("ExpiresAtUtc", "ExpiresAt"), Place.HEAD),
-    SystemProperty(("EnqueuedTimeUtc", "EnqueuedTime"), Place.HEAD),
-    SystemProperty(("SequenceNumber",), Place.HEAD),
-    SystemProperty(("DeliveryCount",), Place.HEAD),
-    SystemProperty(("Size",), Place.HEAD),
+    SystemProperty(("DeadLetterSource",), PropertyLocation.ANNOTATION, annotation=DEADLETTER_SOURCE),
+    SystemProperty(("EnqueuedSequenceNumber",), PropertyLocation.ANNOTATION, annotation=ENQUEUED_SEQUENCE_NUMBER),
+    SystemProperty(("TimeToLive",), PropertyLocation.HEAD, is_settable=True),
+    SystemProperty(("ExpiresAtUtc", "ExpiresAt"), PropertyLocation.HEAD),
+    SystemProperty(("EnqueuedTimeUtc", "EnqueuedTime"), PropertyLocation.HEAD),
+    SystemProperty(("SequenceNumber",), PropertyLocation.HEAD),
+    SystemProperty(("DeliveryCount",), PropertyLocation.HEAD),
+    SystemProperty(("Size",), PropertyLocation.HEAD),
 )
-NUMBERS: Final = {name.lower(): number for number, found in enumerate(SYSTEM) for name in found.names}
+PROPERTY_NUMBERS: Final = {
+    name.lower(): number for number, found in enumerate(SYSTEM_PROPERTIES) for name in found.names
+}
 """Which line of the table a name means."""
 
 
-def number_of(name: str) -> int:
+def property_number(name: str) -> int:
     """The same, for a name that is there."""
-    return NUMBERS[name.lower()]
+    return PROPERTY_NUMBERS[name.lower()]
 
 
-def known_names(*, settable_only: bool = False) -> str:
+def property_names(*, settable_only: bool = False) -> str:
     """All of them, for who asked for another."""
-    return ", ".join(found.names[0] for found in SYSTEM if found.is_settable or not settable_only)
+    return ", ".join(found.names[0] for found in SYSTEM_PROPERTIES if found.is_settable or not settable_only)

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 EPOCH_TICKS: Final = 621_355_968_000_000_000
 """From the year 1, where .NET counts from, to 1970."""
-LAST_TICKS: Final = 3_155_378_975_999_999_999 - EPOCH_TICKS
+MAX_INSTANT_TICKS: Final = 3_155_378_975_999_999_999 - EPOCH_TICKS
 """The end of the year 9999, .NET's largest time."""
-LONGEST_TICKS: Final = 2**63 - 1
+MAX_DURATION_TICKS: Final = 2**63 - 1
 """P10675199DT2H48M5.4775807S, .NET's largest duration."""
 _DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
 _URI: Final = "com.microsoft:uri"
@@ -62,7 +62,7 @@ class Instant(NamedTuple):
     """Since 1970-01-01T00:00Z."""
 
 
-class Span(NamedTuple):
+class Duration(NamedTuple):
     """A duration."""
 
     ticks: int
@@ -79,9 +79,9 @@ OPAQUE: Final = Opaque()
 TEXT: Final = 1
 NUMBER: Final = 2
 INSTANT: Final = 3
-SPAN: Final = 4
-_LAST_ORDERED: Final = SPAN
-_TRUTH: Final = 5
+DURATION: Final = 4
+_LAST_ORDERED_KIND: Final = DURATION
+_BOOLEAN: Final = 5
 _UUID: Final = 6
 _BINARY: Final = 7
 KINDS: Final[dict[type, int]] = {
@@ -89,26 +89,26 @@ KINDS: Final[dict[type, int]] = {
     int: NUMBER,
     float: NUMBER,
     Instant: INSTANT,
-    Span: SPAN,
-    bool: _TRUTH,
+    Duration: DURATION,
+    bool: _BOOLEAN,
     UUID: _UUID,
     bytes: _BINARY,
 }
 """What has no kind compares with nothing."""
-NAMES_OF_KINDS: Final = {
+KIND_NAMES: Final = {
     TEXT: "a text",
     NUMBER: "a number",
     INSTANT: "a time",
-    SPAN: "a duration",
-    _TRUTH: "a truth value",
+    DURATION: "a duration",
+    _BOOLEAN: "a truth value",
     _UUID: "a uuid",
     _BINARY: "a binary",
 }
 
 
-def described(value: object) -> str:
+def kind_name(value: object) -> str:
     """What kind of value that is, in words."""
-    return NAMES_OF_KINDS.get(KINDS.get(type(value), 0), "null" if value is None else "a list or map")
+    return KIND_NAMES.get(KINDS.get(type(value), 0), "null" if value is None else "a list or map")
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -122,20 +122,20 @@ COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_FOR_ALL_KINDS: Final = ("=", "<>", "!=")
+_EQUALITY_OPERATORS: Final = ("=", "<>", "!=")
 
 
-def compares(sign: str, kind: int) -> bool:
+def is_comparable(op: str, kind: int) -> bool:
     """Whether values of that kind can be compared so: texts, numbers, times and durations have an order."""
-    return 0 < kind <= _LAST_ORDERED or (kind > 0 and sign in _FOR_ALL_KINDS)
+    return 0 < kind <= _LAST_ORDERED_KIND or (kind > 0 and op in _EQUALITY_OPERATORS)
 
 
-def compare(sign: str, left: object, right: object) -> bool | None:
+def compare(op: str, left: object, right: object) -> bool | None:
     """Whether it is so; None where that is unknown: one is null, or they are of different kinds."""
     kind = KINDS.get(type(left), 0)
-    if kind != KINDS.get(type(right), 0) or not compares(sign, kind):
+    if kind != KINDS.get(type(right), 0) or not is_comparable(op, kind):
         return None
-    return COMPARISONS[sign](left, right)
+    return COMPARISONS[op](left, right)
 
 
 def equal(left: object, right: object) -> bool | None:
@@ -146,13 +146,13 @@ def equal(left: object, right: object) -> bool | None:
     return left == right
 
 
-def key_of(value: object) -> object:
+def index_key(value: object) -> object:
     """What stands for a value in a dictionary: keys are equal where the values are, and only there.
 
     Python calls True and 1 equal, and a time and a duration that count as many ticks.
     """
     kind = type(value)
-    return (kind, value) if kind is bool or kind is Instant or kind is Span else value
+    return (kind, value) if kind is bool or kind is Instant or kind is Duration else value
 
 
 # --- from and to AMQP -------------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def key_of(value: object) -> object:
 def from_amqp(value: object) -> object:
     """A value of a message, as expressions see it."""
     kind = type(value)
-    if kind in _AS_IT_IS:
+    if kind in _UNCHANGED_TYPES:
         return value
-    make = _MADE.get(kind)
+    make = _CONVERTERS.get(kind)
     return make(value) if make is not None else OPAQUE
 
 
@@ -171,12 +171,12 @@ def to_amqp(value: object) -> object:
     """A value that an expression gave, as it is written into a message."""
     if type(value) is Instant:
         return Timestamp(value.ticks // TICKS_PER_MS)
-    if type(value) is Span:
+    if type(value) is Duration:
         return Described(TIMESPAN, value.ticks)
     return value
 
 
-def text_of(value: object) -> object:
+def id_as_text(value: object) -> object:
     """An id of any type as text: clients may choose the type, but who compares them writes text."""
     if type(value) is bytes:
         return value.hex()
@@ -198,14 +198,14 @@ def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> int | float:
 def _from_described(value: Described) -> object:
     content = value.value
     if value.descriptor == TIMESPAN and type(content) is int:
-        return Span(content)
+        return Duration(content)
     if value.descriptor == _DATETIME_OFFSET and type(content) is int:
         return Instant(content - EPOCH_TICKS)
     return content if value.descriptor == _URI and type(content) is str else OPAQUE
 
 
-_AS_IT_IS: Final = frozenset({str, int, float, bool, UUID, bytes, type(None)})
-_MADE: Final[dict[type, Callable[[Any], object]]] = {
+_UNCHANGED_TYPES: Final = frozenset({str, int, float, bool, UUID, bytes, type(None)})
+_CONVERTERS: Final[dict[type, Callable[[Any], object]]] = {
     **dict.fromkeys((UByte, UShort, UInt, ULong, Byte, Short, Int), int),
     **dict.fromkeys((Symbol, Char), str),
     **dict.fromkeys((Decimal32, Decimal64, Decimal128), _from_decimal),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twinbus.broker.partitioned.ordering import Turn
+from twinbus.broker.partitioned.ordering import QueuedSend
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from twinbus.broker.topic import Topic
 
 
-class Checked:
+class BatchCapacityCheck:
     """A batch that is stored in several fragments, from its check to its commit."""
 
     def __init__(
         self,
         target: Queue | Topic,
         sizes: dict[int, int],
-        store: Callable[[], None],
-        refuse: Callable[[int, ServiceBusError], None],
+        on_accepted: Callable[[], None],
+        on_refused: Callable[[int, ServiceBusError], None],
     ) -> None:
         """`sizes` are the bytes for each fragment, by its number.
 
@@ -40,70 +40,70 @@ class Checked:
         """
         self._target = target
         self._sizes = sizes
-        self._store = store
-        self._refuse = refuse
-        self._unanswered = 0
+        self._on_accepted = on_accepted
+        self._on_refused = on_refused
+        self._pending_replies = 0
         self._refusal: tuple[int, ServiceBusError] | None = None
 
-    def begin(self) -> tuple[int, ServiceBusError] | None:
+    def start(self) -> tuple[int, ServiceBusError] | None:
         """Check, and store at once if no other process has to be asked. Call it once.
 
         Returns a fragment that cannot store its portion, and why, if that is known at once: then nothing is called.
         """
-        refusal = self._refusal_here()
+        refusal = self._local_refusal()
         if refusal is not None:
             return refusal
-        order, sizes, questions = self._target.order, self._sizes, self._questions()
-        if not questions and not order.holds(sizes):
-            self._store()
+        order, sizes, questions = self._target.send_order, self._sizes, self._sizes_by_owner()
+        if not questions and not order.must_wait(sizes):
+            self._on_accepted()
             return None
-        turn = Turn(list(sizes), sum(sizes.values()), self._run, is_ready=not questions)
+        turn = QueuedSend(list(sizes), sum(sizes.values()), self._finish, is_ready=not questions)
         try:
-            order.enter(turn)
+            order.enqueue(turn)
         except ServiceBusError as error:
             return next(iter(sizes)), error
-        self._unanswered = len(questions)
+        self._pending_replies = len(questions)
         for owner, asked in questions.items():
-            told = partial(self._answered, turn)
+            told = partial(self._on_checked, turn)
             try:
-                owner.check_room(self._target.entity_id, asked, told)
+                owner.check_capacity(self._target.entity_id, asked, told)
             except ServiceBusError as error:
                 told(dict.fromkeys(asked, error))
         return None
 
-    def _questions(self) -> dict[OwnerPort, dict[int, int]]:
+    def _sizes_by_owner(self) -> dict[OwnerPort, dict[int, int]]:
         """The portions of other processes. A single one needs no question: its owner stores all of it, or nothing."""
         questions: dict[OwnerPort, dict[int, int]] = {}
         if len(self._sizes) == 1:
             return questions
         for number, size in self._sizes.items():
             owner = self._target.parts[number].owner
-            if owner.decides_room:
+            if owner.decides_capacity:
                 questions.setdefault(owner, {})[number] = size
         return questions
 
-    def _answered(self, turn: Turn, refusals: dict[int, ServiceBusError]) -> None:
+    def _on_checked(self, send: QueuedSend, refusals: dict[int, ServiceBusError]) -> None:
         """A process has said which of its fragments cannot store their portions."""
-        self._unanswered -= 1
+        self._pending_replies -= 1
         for number, error in refusals.items():
             self._refusal = self._refusal or (number, error)
-        if not self._unanswered:
-            self._target.order.set_ready(turn)
+        if not self._pending_replies:
+            self._target.send_order.set_ready(send)
 
-    def _run(self) -> None:
+    def _finish(self) -> None:
         """All have answered. What this process knows of its own fragments may have changed meanwhile."""
-        refusal = self._refusal or self._refusal_here()
+        refusal = self._refusal or self._local_refusal()
         if refusal is not None:
-            self._refuse(*refusal)
+            self._on_refused(*refusal)
         else:
-            self._store()
+            self._on_accepted()
 
-    def _refusal_here(self) -> tuple[int, ServiceBusError] | None:
+    def _local_refusal(self) -> tuple[int, ServiceBusError] | None:
         """The first fragment that cannot store its portion, as far as this process knows."""
         parts = self._target.parts
         for number, size in self._sizes.items():
             try:
-                parts[number].check_takes(size)
+                parts[number].check_can_store(size)
             except ServiceBusError as error:
                 return number, error
         return None

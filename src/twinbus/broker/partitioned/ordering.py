@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-class Turn:
+class QueuedSend:
     """A place in the queues of some fragments."""
 
-    __slots__ = ("is_ready", "numbers", "run", "size")
+    __slots__ = ("fragment_numbers", "is_ready", "run", "size")
 
-    def __init__(self, numbers: Sequence[int], size: int, run: Callable[[], None], *, is_ready: bool) -> None:
+    def __init__(self, fragment_numbers: Sequence[int], size: int, run: Callable[[], None], *, is_ready: bool) -> None:
         """`run` is called when the turn is ready and the first in all of its queues. `size` is what it holds, in bytes.
 
         `run` raises no ServiceBusError: it answers its sender.
         """
-        self.numbers = numbers
+        self.fragment_numbers = fragment_numbers
         self.size = size
         self.run = run
         self.is_ready = is_ready
@@ -40,46 +40,47 @@ class SendOrder:
     def __init__(self, path: str) -> None:
         """Nothing waits."""
         self.max_bytes = 0
-        self.queues: dict[int, deque[Turn]] = {}
+        self.queues: dict[int, deque[QueuedSend]] = {}
         """Fragments without waiting sends are not in it."""
         self._path = path
-        self._bytes = 0
-        self._running: Turn | None = None
+        self._queued_bytes = 0
+        self._running: QueuedSend | None = None
 
-    def holds(self, numbers: Iterable[int]) -> bool:
+    def must_wait(self, fragment_numbers: Iterable[int]) -> bool:
         """Whether a send to any of these fragments has to wait."""
-        return bool(self.queues) and any(self.holds_one(number) for number in numbers)
+        return bool(self.queues) and any(self.must_wait_for(number) for number in fragment_numbers)
 
-    def holds_one(self, number: int) -> bool:
+    def must_wait_for(self, fragment_number: int) -> bool:
         """Whether a send to this fragment has to wait. A turn that runs does not wait behind later turns."""
         running = self._running
-        return number in self.queues and (running is None or number not in running.numbers)
+        return fragment_number in self.queues and (running is None or fragment_number not in running.fragment_numbers)
 
-    def enter(self, turn: Turn) -> None:
+    def enqueue(self, send: QueuedSend) -> None:
         """Queue a send. ServerBusy if too many bytes wait."""
-        if self._bytes > self.max_bytes:
+        if self._queued_bytes > self.max_bytes:
             raise ServerBusy(
-                f"{self._bytes:,} bytes wait to be sent to '{self._path}' until other broker processes answer: send "
+                f"{self._queued_bytes:,} bytes wait to be sent to '{self._path}' until other broker processes "
+                "answer: send "
                 "again in a moment"
             )
-        self._bytes += turn.size
-        for number in turn.numbers:
-            self.queues.setdefault(number, deque()).append(turn)
+        self._queued_bytes += send.size
+        for number in send.fragment_numbers:
+            self.queues.setdefault(number, deque()).append(send)
 
-    def enter_one(self, number: int, size: int, run: Callable[[], None]) -> None:
+    def enqueue_ready(self, fragment_number: int, size: int, run: Callable[[], None]) -> None:
         """Queue a send to one fragment that waits for no check itself. ServerBusy if too many bytes wait."""
-        self.enter(Turn([number], size, run, is_ready=True))
+        self.enqueue(QueuedSend([fragment_number], size, run, is_ready=True))
 
-    def set_ready(self, turn: Turn) -> None:
+    def set_ready(self, send: QueuedSend) -> None:
         """Let a turn run as soon as it is the first, and those behind it after it."""
-        turn.is_ready = True
+        send.is_ready = True
         faults: list[Exception] = []
-        numbers = list(turn.numbers)
+        numbers = list(send.fragment_numbers)
         while numbers:
             first = self._pop_ready(numbers.pop())
             if first is None:
                 continue
-            numbers += first.numbers
+            numbers += first.fragment_numbers
             before, self._running = self._running, first
             try:
                 first.run()
@@ -89,17 +90,17 @@ class SendOrder:
         if faults:
             raise ExceptionGroup("sends that waited for other processes failed", faults)
 
-    def _pop_ready(self, number: int) -> Turn | None:
+    def _pop_ready(self, fragment_number: int) -> QueuedSend | None:
         """The first turn of a fragment, if it is ready and the first of all of its fragments."""
         queues = self.queues
-        if number not in queues:
+        if fragment_number not in queues:
             return None
-        turn = queues[number][0]
-        if not turn.is_ready or any(queues[other][0] is not turn for other in turn.numbers):
+        turn = queues[fragment_number][0]
+        if not turn.is_ready or any(queues[other][0] is not turn for other in turn.fragment_numbers):
             return None
-        for other in turn.numbers:
+        for other in turn.fragment_numbers:
             queues[other].popleft()
             if not queues[other]:
                 del queues[other]
-        self._bytes -= turn.size
+        self._queued_bytes -= turn.size
         return turn

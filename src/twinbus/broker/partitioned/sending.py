@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.fields import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
-from twinbus.broker.arrivals import key_of
-from twinbus.broker.partitioned.checking import Checked
-from twinbus.broker.ports.callbacks import all_of
-from twinbus.broker.ports.incoming import Parcel
-from twinbus.broker.record import take_apart
+from twinbus.broker.arrivals import partition_key_of
+from twinbus.broker.partitioned.checking import BatchCapacityCheck
+from twinbus.broker.ports.callbacks import when_all
+from twinbus.broker.ports.incoming import IncomingBatch
+from twinbus.broker.record import parse_record
 from twinbus.model.errors import (
     DiskFull,
     FragmentUnavailable,
@@ -37,41 +37,41 @@ from twinbus.model.partition_key import fragment_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from twinbus.broker.part import Part
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.part import EntityPart
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.queue import Queue
     from twinbus.broker.topic import Topic
 
 
-class Spread:
+class Partitioner:
     """The choice among the parts of one entity."""
 
-    def __init__(self, parts: Sequence[Part], start: int) -> None:
+    def __init__(self, parts: Sequence[EntityPart], first_fragment: int) -> None:
         """The first message without a key goes to part `start`, if that takes messages."""
         self._parts = parts
-        self._next = start
+        self._next_fragment = first_fragment
 
-    def choose(self, key: bytes | None, but: Collection[int] = ()) -> int:
+    def choose(self, partition_key: bytes | None, excluded: Collection[int] = ()) -> int:
         """The number of the part for a message of that key. Without a key none of `but`, if there is another."""
-        if key is not None:
-            return fragment_of(key)
+        if partition_key is not None:
+            return fragment_of(partition_key)
         parts, count = self._parts, len(self._parts)
-        self._next %= count
+        self._next_fragment %= count
         for step in range(count):
-            number = (self._next + step) % count
-            if number not in but and parts[number].main.takes_sends:
+            number = (self._next_fragment + step) % count
+            if number not in excluded and parts[number].main.accepts_sends:
                 break
         else:
-            number = next((other for other in range(count) if other not in but), self._next)
-        self._next = (number + 1) % count
+            number = next((other for other in range(count) if other not in excluded), self._next_fragment)
+        self._next_fragment = (number + 1) % count
         return number
 
 
-_NAMED: Final = 100
+_MAX_LISTED_IDS: Final = 100
 """Messages that are named where a batch was stored in part."""
-_ELSEWHERE: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
+_TRY_OTHER_FRAGMENT: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
 """Why a message without a key is sent to another part."""
-_OF_FRAGMENT: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
+_FRAGMENT_ERRORS: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
     StoreUnavailable: FragmentUnavailable,
     DiskFull: FragmentUnavailable,
     ServerBusy: ServerBusy,
@@ -80,276 +80,289 @@ _OF_FRAGMENT: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
 """What a part's refusal is to a sender whose key leads there."""
 
 
-def send(target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+def send(target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]) -> None:
     """Store messages; `answer` hears when they are on disk, and by then `numbers` has their sequence numbers."""
-    target.check_sends()
-    keys = set(parcel.keys)
+    target.check_send_enabled()
+    keys = set(batch.partition_keys)
     if len(keys) > 1:
-        _Mixed(target, parcel, answer, numbers).send()
+        _MultiKeyBatch(target, batch, on_done, sequence_numbers).send()
         return
-    if not parcel.records and len(set(parcel.ping_keys)) > 1:
-        _ping_each(target, parcel.ping_keys, answer)
+    if not batch.records and len(set(batch.ping_partition_keys)) > 1:
+        _ping_fragments(target, batch.ping_partition_keys, on_done)
         return
-    key = next(iter(keys or parcel.ping_keys), None)
+    key = next(iter(keys or batch.ping_partition_keys), None)
     if key is not None:
-        _send_to(target, target.spread.choose(key), parcel, answer, numbers)
+        _send_to_fragment(target, target.partitioner.choose(key), batch, on_done, sequence_numbers)
     else:
-        _send_anywhere(target, parcel, answer, numbers, set())
+        _send_to_any_fragment(target, batch, on_done, sequence_numbers, set())
 
 
-def _send_to(target: Queue | Topic, number: int, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+def _send_to_fragment(
+    target: Queue | Topic, fragment_number: int, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]
+) -> None:
     """To the part that a key leads to, and to no other."""
 
     def told(error: ServiceBusError | None) -> None:
-        answer(error if error is None else of_fragment(target, number, error))
+        on_done(error if error is None else fragment_error(target, fragment_number, error))
 
-    if target.order.holds_one(number):  # behind a batch with a message of that fragment, which is being checked
-        size = sum([len(record) for record in parcel.records])
-        send_now = partial(_send_now, target.parts[number], parcel, told, numbers)
-        target.order.enter_one(number, size, send_now)
+    if target.send_order.must_wait_for(
+        fragment_number
+    ):  # behind a batch with a message of that fragment, which is being checked
+        size = sum([len(record) for record in batch.records])
+        send_now = partial(_send_now, target.parts[fragment_number], batch, told, sequence_numbers)
+        target.send_order.enqueue_ready(fragment_number, size, send_now)
         return
     try:
-        target.parts[number].send(parcel, told, numbers)
+        target.parts[fragment_number].send(batch, told, sequence_numbers)
     except ServiceBusError as error:
-        raise of_fragment(target, number, error) from None
+        raise fragment_error(target, fragment_number, error) from None
 
 
-def _send_now(part: Part, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+def _send_now(part: EntityPart, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]) -> None:
     try:
-        part.send(parcel, answer, numbers)
+        part.send(batch, on_done, sequence_numbers)
     except ServiceBusError as error:  # the sender waits for the answer by now
-        answer(error)
+        on_done(error)
 
 
-def of_fragment(target: Queue | Topic, number: int, error: ServiceBusError) -> ServiceBusError:
+def fragment_error(target: Queue | Topic, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
     """What a part did not take a message for, as it is told to a sender whose key leads there.
 
     It is another object: a store tells all who wait for it the same.
     """
-    kind = _OF_FRAGMENT.get(type(error))
+    kind = _FRAGMENT_ERRORS.get(type(error))
     if kind is None or target.outage is not None:
         return error
-    told = kind(f"fragment {number}: {error}")
-    told.fragment = number
+    told = kind(f"fragment {fragment_number}: {error}")
+    told.fragment = fragment_number
     told.may_have_happened = error.may_have_happened
     return told
 
 
-def _send_anywhere(
-    target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]
+def _send_to_any_fragment(
+    target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int], tried: set[int]
 ) -> None:
     """To a part that takes it; to the next where one does not, until all have been asked: then what the last said."""
     while True:
-        number = target.spread.choose(None, tried)
+        number = target.partitioner.choose(None, tried)
         tried.add(number)
         try:
-            target.parts[number].send(parcel, _or_elsewhere(target, parcel, answer, numbers, tried), numbers)
-        except _ELSEWHERE:
+            target.parts[number].send(
+                batch, _or_try_other_fragment(target, batch, on_done, sequence_numbers, tried), sequence_numbers
+            )
+        except _TRY_OTHER_FRAGMENT:
             if len(tried) == len(target.parts):
                 raise
         else:
             return
 
 
-def _or_elsewhere(
-    target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int], tried: set[int]
-) -> Answered:
+def _or_try_other_fragment(
+    target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int], tried: set[int]
+) -> OnDone:
     """What hears whether a part has stored a message without a key: if not, it is sent to another."""
 
     def told(error: ServiceBusError | None) -> None:
-        if not isinstance(error, _ELSEWHERE) or len(tried) == len(target.parts):
-            answer(error)
+        if not isinstance(error, _TRY_OTHER_FRAGMENT) or len(tried) == len(target.parts):
+            on_done(error)
             return
-        numbers.clear()
-        onward = answer
+        sequence_numbers.clear()
+        onward = on_done
         if error.may_have_happened:
-            parcel.mark()
-            onward = _in_doubt(answer)
+            batch.mark_possible_duplicates()
+            onward = _mark_uncertain(on_done)
         try:
-            _send_anywhere(target, parcel, onward, numbers, tried)
+            _send_to_any_fragment(target, batch, onward, sequence_numbers, tried)
         except ServiceBusError as refusal:  # whoever sent it waits for the answer by now
             onward(refusal)
 
     return told
 
 
-def _in_doubt(answer: Answered) -> Answered:
+def _mark_uncertain(on_done: OnDone) -> OnDone:
     """What hears of a message that a part may have stored all the same: no error says that it certainly is not."""
 
     def told(error: ServiceBusError | None) -> None:
-        answer(error if error is None else error.retold(may_have_happened=True))
+        on_done(error if error is None else error.copy_with(may_have_happened=True))
 
     return told
 
 
-def _ping_each(target: Queue | Topic, keys: Sequence[bytes | None], answer: Answered) -> None:
+def _ping_fragments(target: Queue | Topic, partition_keys: Sequence[bytes | None], on_done: OnDone) -> None:
     """Ask all parts that several pings lead to."""
-    numbers = {target.spread.choose(key) for key in keys}
-    told = all_of(len(numbers), answer)
+    numbers = {target.partitioner.choose(key) for key in partition_keys}
+    told = when_all(len(numbers), on_done)
     for number in numbers:
         try:
-            target.parts[number].send(Parcel(), told)
+            target.parts[number].send(IncomingBatch(), told)
         except ServiceBusError as error:
             told(error)
 
 
-def send_on(target: Queue, parcel: Parcel, destination: str, answer: Answered) -> None:
+def send_via(target: Queue, batch: IncomingBatch, destination: str, on_done: OnDone) -> None:
     """Store messages that go on to another entity, in the parts that their keys lead to."""
-    target.check_sends()
-    choose = target.spread.choose
+    target.check_send_enabled()
+    choose = target.partitioner.choose
     groups: dict[int, list[bytes]] = {}
-    for number, record in zip([choose(key) for key in parcel.keys], parcel.records, strict=True):
+    for number, record in zip([choose(key) for key in batch.partition_keys], batch.records, strict=True):
         groups.setdefault(number, []).append(record)
-    told = all_of(len(groups), answer)
+    told = when_all(len(groups), on_done)
 
     def store() -> None:
         for number, records in groups.items():
             try:
-                target.parts[number].send_on(records, destination, told)
+                target.parts[number].send_via(records, destination, told)
             except ServiceBusError as error:  # others may have theirs: all are answered together
                 told(error)
 
     sizes = {number: sum([len(record) for record in records]) for number, records in groups.items()}
-    refusal = Checked(target, sizes, store, lambda _number, error: answer(error)).begin()
+    refusal = BatchCapacityCheck(target, sizes, store, lambda _number, error: on_done(error)).start()
     if refusal is not None:
         raise refusal[1]
 
 
-class _Mixed:
+class _MultiKeyBatch:
     """Messages of several keys that were sent together."""
 
-    def __init__(self, target: Queue | Topic, parcel: Parcel, answer: Answered, numbers: list[int]) -> None:
+    def __init__(
+        self, target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]
+    ) -> None:
         self._target = target
-        self._parcel = parcel
-        self._answer = answer
-        self._numbers = numbers
-        self._keyed: set[int] = set()
+        self._batch = batch
+        self._on_done = on_done
+        self._sequence_numbers = sequence_numbers
+        self._keyed_fragments: set[int] = set()
         """Parts that a key leads to."""
-        self._places = self._divide()
-        self._left = set(self._places)
+        self._positions = self._divide()
+        self._pending_fragments = set(self._positions)
         """Parts that have not answered."""
-        self._given: dict[int, list[int]] = {number: [] for number in self._places}
+        self._assigned_numbers: dict[int, list[int]] = {number: [] for number in self._positions}
         self._errors: dict[int, ServiceBusError] = {}
-        self._parcels: dict[int, Parcel] = {}
+        self._portions: dict[int, IncomingBatch] = {}
         """Each part's portion."""
 
     def send(self) -> None:
-        self._parcels = {number: self._portion(places) for number, places in self._places.items()}
-        sizes = {number: sum([len(record) for record in parcel.records]) for number, parcel in self._parcels.items()}
-        refusal = Checked(self._target, sizes, self._store, self._refuse).begin()
+        self._portions = {number: self._portion(places) for number, places in self._positions.items()}
+        sizes = {number: sum([len(record) for record in parcel.records]) for number, parcel in self._portions.items()}
+        refusal = BatchCapacityCheck(self._target, sizes, self._store, self._on_refused).start()
         if refusal is not None:
-            raise self._refusal(*refusal)
+            raise self._refusal_error(*refusal)
 
-    def _refuse(self, number: int, error: ServiceBusError) -> None:
+    def _on_refused(self, fragment_number: int, error: ServiceBusError) -> None:
         """A part cannot store its portion: nothing is stored."""
-        self._answer(self._refusal(number, error))
+        self._on_done(self._refusal_error(fragment_number, error))
 
-    def _refusal(self, number: int, error: ServiceBusError) -> ServiceBusError:
+    def _refusal_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
         """Return the error of a batch of which nothing was handed to a part."""
-        return self._as_told(number, error.retold(may_have_happened=False))
+        return self._sender_error(fragment_number, error.copy_with(may_have_happened=False))
 
     def _store(self) -> None:
         parts = self._target.parts
-        for number, parcel in self._parcels.items():
+        for number, parcel in self._portions.items():
             try:
-                parts[number].send(parcel, partial(self._told, number), self._given[number])
+                parts[number].send(parcel, partial(self._on_part_done, number), self._assigned_numbers[number])
             except ServiceBusError as error:
-                self._told(number, error.retold(may_have_happened=False))  # it was handed nothing
+                self._on_part_done(number, error.copy_with(may_have_happened=False))  # it was handed nothing
 
     def _divide(self) -> dict[int, list[int]]:
         """The places of messages in the parcel, by the numbers of their parts."""
-        choose, keyless = self._target.spread.choose, -1
+        choose, keyless = self._target.partitioner.choose, -1
         places: dict[int, list[int]] = {}
-        parcel = self._parcel
-        for place, key in enumerate(parcel.keys if parcel.records else parcel.ping_keys):
+        parcel = self._batch
+        for place, key in enumerate(parcel.partition_keys if parcel.records else parcel.ping_partition_keys):
             if key is None and keyless < 0:
                 keyless = choose(None)  # those without a key stay together
             number = choose(key) if key is not None else keyless
             if key is not None:
-                self._keyed.add(number)
+                self._keyed_fragments.add(number)
             places.setdefault(number, []).append(place)
         return places
 
-    def _portion(self, places: list[int]) -> Parcel:
-        portion, parcel = Parcel(), self._parcel
+    def _portion(self, positions: list[int]) -> IncomingBatch:
+        portion, parcel = IncomingBatch(), self._batch
         if not parcel.records:  # nothing but pings: each part of them is asked whether it is there
             return portion
-        portion.records = [parcel.records[place] for place in places]
-        portion.ids = [parcel.ids[place] for place in places] if parcel.ids else []
+        portion.records = [parcel.records[place] for place in positions]
+        portion.duplicate_ids = [parcel.duplicate_ids[place] for place in positions] if parcel.duplicate_ids else []
         return portion
 
-    def _told(self, number: int, error: ServiceBusError | None) -> None:
-        self._left.discard(number)
+    def _on_part_done(self, fragment_number: int, error: ServiceBusError | None) -> None:
+        self._pending_fragments.discard(fragment_number)
         if error is not None:
-            self._errors[number] = self._as_told(number, error)
-        if not self._left:
+            self._errors[fragment_number] = self._sender_error(fragment_number, error)
+        if not self._pending_fragments:
             self._finish()
 
-    def _as_told(self, number: int, error: ServiceBusError) -> ServiceBusError:
-        return of_fragment(self._target, number, error) if number in self._keyed else error
+    def _sender_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
+        return (
+            fragment_error(self._target, fragment_number, error) if fragment_number in self._keyed_fragments else error
+        )
 
     def _finish(self) -> None:
-        if not self._errors and not self._parcel.records:
-            self._answer(None)
+        if not self._errors and not self._batch.records:
+            self._on_done(None)
             return
         if not self._errors:
             by_place = {
                 place: number
-                for part, places in self._places.items()
-                for place, number in zip(places, self._given[part], strict=True)
+                for part, places in self._positions.items()
+                for place, number in zip(places, self._assigned_numbers[part], strict=True)
             }
-            self._numbers.extend(by_place[place] for place in range(len(self._parcel.records)))
-            self._answer(None)
+            self._sequence_numbers.extend(by_place[place] for place in range(len(self._batch.records)))
+            self._on_done(None)
             return
-        stored = [number for number in self._places if number not in self._errors]
-        reason = self._reason()
-        if not stored or not self._parcel.records:
+        stored = [number for number in self._positions if number not in self._errors]
+        reason = self._main_error()
+        if not stored or not self._batch.records:
             is_unsure = any(error.may_have_happened for error in self._errors.values())
-            self._answer(reason.retold(may_have_happened=True) if is_unsure else reason)
+            self._on_done(reason.copy_with(may_have_happened=True) if is_unsure else reason)
             return
-        places = [place for number in stored for place in self._places[number]]
-        ids = [_id_of(self._parcel.records[place]) for place in places]
-        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        places = [place for number in stored for place in self._positions[number]]
+        ids = [_message_id_of(self._batch.records[place]) for place in places]
+        more = f" and {len(ids) - _MAX_LISTED_IDS} more" if len(ids) > _MAX_LISTED_IDS else ""
         why = str(reason).rstrip(".")
         told = PartlyStored(
             f"some messages of the batch are stored, and others are not, because {why}. Stored are those with the ids "
-            f"{', '.join(ids[:_NAMED])}{more}. To send the batch again doubles these, unless the entity detects "
+            f"{', '.join(ids[:_MAX_LISTED_IDS])}{more}. To send the batch again doubles these, unless the "
+            "entity detects "
             "duplicates."
         )
-        told.stored, told.unsure = sorted(places), self._unsure()
+        told.stored, told.unsure = sorted(places), self._uncertain_positions()
         if isinstance(reason, FragmentUnavailable):  # the fragment that is down, not one that is full or busy
             told.fragment = reason.fragment
-        self._answer(told)
+        self._on_done(told)
 
-    def _reason(self) -> ServiceBusError:
+    def _main_error(self) -> ServiceBusError:
         """Return the error of a fragment that is down, if there is one; the first error otherwise."""
         errors = list(self._errors.values())
         return next((error for error in errors if isinstance(error, FragmentUnavailable)), errors[0])
 
-    def _unsure(self) -> list[int]:
+    def _uncertain_positions(self) -> list[int]:
         """Return the places of messages that may be stored although their part answered with an error."""
         unsure = [number for number, error in self._errors.items() if error.may_have_happened]
-        return sorted([place for number in unsure for place in self._places[number]])
+        return sorted([place for number in unsure for place in self._positions[number]])
 
 
-def _id_of(record: bytes) -> str:
-    return str(Message(take_apart(record).bare).field(Section.PROPERTIES, MESSAGE_ID))
+def _message_id_of(record: bytes) -> str:
+    return str(Message(parse_record(record).bare_message).field(Section.PROPERTIES, MESSAGE_ID))
 
 
-def take_arrivals(target: Queue | Topic, source: bytes, items: list[tuple[int, bytes]], answer: Answered) -> None:
+def accept_forwarded(
+    target: Queue | Topic, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
+) -> None:
     """Store those messages of a source that were not seen before; `answer` is called when all are on disk."""
     if not target.is_partitioned:
-        target.parts[0].take_arrivals(source, items, answer)
+        target.parts[0].accept_forwarded(source_prefix, numbered_records, on_done)
         return
     groups: dict[int, list[tuple[int, bytes]]] = {}
-    for number, record in items:
-        key = key_of(record, looks_for_duplicates=target.terms.detects_duplicates)
+    for number, record in numbered_records:
+        key = partition_key_of(record, detects_duplicates=target.validation_policy.detects_duplicates)
         groups.setdefault(fragment_of(key) if key is not None else number % len(target.parts), []).append(
             (number, record)
         )
-    told = all_of(len(groups), answer)  # if one failed all are offered again; the others have seen theirs
+    told = when_all(len(groups), on_done)  # if one failed all are offered again; the others have seen theirs
     for part, group in groups.items():
         try:
-            target.parts[part].take_arrivals(source, group, told)
+            target.parts[part].accept_forwarded(source_prefix, group, told)
         except ServiceBusError as error:
             told(error)

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from twinbus.model.errors import ServiceBusError
 
-Answered: TypeAlias = Callable[[ServiceBusError | None], None]
+OnDone: TypeAlias = Callable[[ServiceBusError | None], None]
 """Is called when an operation is on disk, or with the reason why it failed."""
 
 
-def all_of(count: int, answer: Answered) -> Answered:
+def when_all(count: int, on_done: OnDone) -> OnDone:
     """Return a callback for `count` operations; `answer` is called after the last, with the first error, if any."""
     left = count
     first: ServiceBusError | None = None
@@ -20,9 +20,9 @@ def all_of(count: int, answer: Answered) -> Answered:
         nonlocal left, first
         left -= 1
         if first is not None and error is not None and error.may_have_happened:
-            first = first.retold(may_have_happened=True)
+            first = first.copy_with(may_have_happened=True)
         first = first or error
         if not left:
-            answer(first)
+            on_done(first)
 
     return told

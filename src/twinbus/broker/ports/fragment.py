@@ -8,39 +8,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twinbus.broker.ports.settlement import How
+from twinbus.broker.ports.settlement import Disposition
 from twinbus.model.callbacks import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from twinbus.broker.clock import Times
+    from twinbus.broker.clock import TimeServices
     from twinbus.broker.fragment import Fragment
-    from twinbus.broker.ports.callbacks import Answered
-    from twinbus.broker.ports.claim import Span
-    from twinbus.broker.ports.consumer import Consumer, GatewayReader
-    from twinbus.broker.ports.reads import Reads
+    from twinbus.broker.ports.callbacks import OnDone
+    from twinbus.broker.ports.claim import ExclusiveLocks
+    from twinbus.broker.ports.consumer import Consumer, GatewayBrowseReader
+    from twinbus.broker.ports.reads import ReadLimiter
     from twinbus.model.errors import ServiceBusError
 
-    RoomChecked: TypeAlias = Callable[[dict[int, ServiceBusError]], None]
+    OnCapacityChecked: TypeAlias = Callable[[dict[int, ServiceBusError]], None]
 
-PATIENCE_S: Final = 0.25
+OWNER_TIMEOUT_S: Final = 0.25
 """How long a gateway waits for the owner of a fragment before it goes on without it."""
 
 
-class Hold:
+class SessionLock:
     """A session that a receiver has, as the receiver knows it."""
 
-    def __init__(self, session: bytes, consumer: Consumer, until_ms: int = 0) -> None:
+    def __init__(self, session_id: bytes, consumer: Consumer, locked_until_ms: int = 0) -> None:
         """`until_ms` is the time on the wall clock until when it is locked."""
-        self.session = session
+        self.session_id = session_id
         self.consumer = consumer
-        self.until_ms = until_ms
-        self.is_over = False
+        self.locked_until_ms = locked_until_ms
+        self.has_ended = False
         """The receiver does not have it any more."""
 
 
-class DispatchPort:
+class DispatcherPort:
     """Who receives from a fragment, and who gets a message next."""
 
     @property
@@ -52,19 +52,19 @@ class DispatchPort:
         """Add a receiver to a fragment without sessions; it says when it has room (`feed`)."""
         raise NotImplementedError
 
-    def accept(self, consumer: Consumer, session: bytes, granted: Callable[[Hold], None]) -> None:
+    def accept_session(self, consumer: Consumer, session_id: bytes, on_accepted: Callable[[SessionLock], None]) -> None:
         """Give a receiver the session that it names. SessionCannotBeLocked, raised or reported by `entity_gone`."""
         raise NotImplementedError
 
-    def wait(self, consumer: Consumer, granted: Callable[[Hold], None]) -> None:
+    def accept_next_session(self, consumer: Consumer, on_accepted: Callable[[SessionLock], None]) -> None:
         """Give a receiver any session that is free and has messages, as soon as there is one."""
         raise NotImplementedError
 
-    def give_up(self, consumer: Consumer) -> bool:
+    def cancel_accept(self, consumer: Consumer) -> bool:
         """Stop waiting for a session. Return False if the receiver has one by now."""
         raise NotImplementedError
 
-    def gave(self, hold: Hold) -> bool:
+    def owns_session_lock(self, session_lock: SessionLock) -> bool:
         """Whether a session that a receiver has is of this fragment."""
         raise NotImplementedError
 
@@ -72,15 +72,15 @@ class DispatchPort:
         """Remove a receiver; its session is free, and messages of that which it has are available as before."""
         raise NotImplementedError
 
-    def feed(self, consumer: Consumer) -> None:
+    def dispatch_to(self, consumer: Consumer) -> None:
         """Give messages to a receiver that has room."""
         raise NotImplementedError
 
-    def drain(self, consumer: Consumer, drained: Callable[[], None]) -> None:
+    def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
         """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
         raise NotImplementedError
 
-    def has_reserved(self, consumer: Consumer) -> bool:  # noqa: ARG002
+    def has_reserved_credit(self, consumer: Consumer) -> bool:  # noqa: ARG002
         """Whether the fragment has been asked for messages and holds credit of the receiver."""
         return False
 
@@ -92,7 +92,7 @@ class DispatchPort:
         """Hand out what can be handed out."""
         raise NotImplementedError
 
-    def withhold(self, name: str = "", values: Sequence[str] = ()) -> None:
+    def withhold(self, property_name: str = "", values: Sequence[str] = ()) -> None:
         """Skip messages whose property has one of these values, and no others, until the next call."""
 
 
@@ -103,34 +103,34 @@ class SettlementPort:
     another process reports lost locks by `answer` (`SomeLocksLost`).
     """
 
-    def complete(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+    def complete(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
         """Delete messages."""
         raise NotImplementedError
 
-    def release(self, numbers: Iterable[int], answer: Answered) -> list[int]:
+    def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
         """Return messages that nobody has seen."""
         raise NotImplementedError
 
-    def free(self, numbers: Iterable[int]) -> None:
+    def reclaim(self, lock_numbers: Iterable[int]) -> None:
         """Return messages at once when their receiver is gone for good; they come with a count of at least 1."""
         raise NotImplementedError
 
     def abandon(
-        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+        self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
         """Return messages with one more delivery on their count, and perhaps with changed properties."""
         raise NotImplementedError
 
     def defer(
-        self, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object] | None = None
+        self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
         """Defer messages: a receiver has to name their sequence numbers. That is not counted as a delivery."""
         raise NotImplementedError
 
     def dead_letter(
         self,
-        numbers: Iterable[int],
-        answer: Answered,
+        lock_numbers: Iterable[int],
+        on_done: OnDone,
         *,
         reason: str | None = None,
         description: str | None = None,
@@ -139,19 +139,23 @@ class SettlementPort:
         """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
         raise NotImplementedError
 
-    def settle(self, how: How, numbers: Iterable[int], answer: Answered, properties: Mapping[str, object]) -> list[int]:
+    def settle(
+        self, disposition: Disposition, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object]
+    ) -> list[int]:
         """Settle in any of these ways; `properties` are changed in the messages, or say why they are dead-lettered."""
-        if how is How.COMPLETE:
-            return self.complete(numbers, answer)
-        if how is How.RELEASE:
-            return self.release(numbers, answer)
-        if how is How.DEFER:
-            return self.defer(numbers, answer, properties)
-        if how is How.DEAD_LETTER:
-            return self.dead_letter(numbers, answer, properties=properties)
-        return self.abandon(numbers, answer, properties)
+        if disposition is Disposition.COMPLETE:
+            return self.complete(lock_numbers, on_done)
+        if disposition is Disposition.RELEASE:
+            return self.release(lock_numbers, on_done)
+        if disposition is Disposition.DEFER:
+            return self.defer(lock_numbers, on_done, properties)
+        if disposition is Disposition.DEAD_LETTER:
+            return self.dead_letter(lock_numbers, on_done, properties=properties)
+        return self.abandon(lock_numbers, on_done, properties)
 
-    def holds(self, number: int, holder_of: Callable[[bytes], Consumer | None] | None = None) -> bool:
+    def is_lock_valid(
+        self, lock_number: int, session_holder_of: Callable[[bytes], Consumer | None] | None = None
+    ) -> bool:
         """Whether a lock is there, has not expired, and may be ended by the caller, as far as that is known here.
 
         The messages of a session may be settled by the receiver that holds the session and by nobody else: `holder_of`
@@ -159,37 +163,39 @@ class SettlementPort:
         """
         raise NotImplementedError
 
-    def renew_lock(self, number: int, done: Callable[[int | ServiceBusError], None]) -> None:
+    def renew_lock(self, lock_number: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
         """Let a lock last its duration from now; `done` gets the time on the wall clock until when, or an error."""
         raise NotImplementedError
 
-    def find_locked(self, number: int, done: Callable[[tuple[int, str | None] | ServiceBusError], None]) -> None:
+    def find_locked_message(
+        self, lock_number: int, on_result: Callable[[tuple[int, str | None] | ServiceBusError], None]
+    ) -> None:
         """Find the sequence number and the message id of a locked message. MessageLockLost."""
         raise NotImplementedError
 
 
-class BrowserPort:
+class BrowseCursorPort:
     """One reader's way through the log of a fragment."""
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Show more: there is room, or there are messages."""
         raise NotImplementedError
 
-    def drain(self, drained: Callable[[], None]) -> None:
+    def drain(self, on_drained: Callable[[], None]) -> None:
         """Show what there is now; `drained` is called when that was all."""
         raise NotImplementedError
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Show nothing more."""
         raise NotImplementedError
 
     @property
-    def has_reserved(self) -> bool:
+    def has_reserved_credit(self) -> bool:
         """Whether the fragment has been asked for messages and holds room of the reader."""
         return False
 
 
-class BrowsingPort:
+class MessageBrowserPort:
     """Looking at messages without receiving them."""
 
     def peek(
@@ -197,27 +203,35 @@ class BrowsingPort:
         from_sequence: int,
         count: int,
         max_bytes: int,
-        done: Callable[[list[bytes] | ServiceBusError], None],
+        on_result: Callable[[list[bytes] | ServiceBusError], None],
         *,
         deferred_only: bool = False,
     ) -> None:
         """Read messages from a sequence number on, in any state; `deferred_only`: also those being deferred now."""
         raise NotImplementedError
 
-    def find_time(self, enqueued_ms: int, done: Callable[[int | ServiceBusError], None]) -> None:
+    def find_by_enqueued_time(self, enqueued_ms: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
         """Find the sequence number of the first message that was not enqueued before a time; else the next number."""
         raise NotImplementedError
 
-    def find_reach(self, done: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
+    def find_sequence_range(self, on_result: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
         """Find the lowest sequence number that may be there, and the next one to be given."""
         raise NotImplementedError
 
     @property
-    def latest_ms(self) -> int:
+    def last_enqueued_ms(self) -> int:
         """When the last message was enqueued, as far as is known."""
         raise NotImplementedError
 
-    def browse(self, reader: GatewayReader, first: int, last: int, *, ends: bool, reads: Reads) -> BrowserPort:
+    def browse(
+        self,
+        reader: GatewayBrowseReader,
+        first_sequence: int,
+        last_sequence: int,
+        *,
+        ends_at_last: bool,
+        read_limiter: ReadLimiter,
+    ) -> BrowseCursorPort:
         """Show active messages to a reader, from one sequence number to another, both included, and those that come.
 
         `ends`: the reader is notified when all of that was shown. `reads` are those of all browsers of the process.
@@ -229,31 +243,31 @@ class OwnerPort:
     """The process that owns a fragment. This class stands for the process itself, which never has to be waited for."""
 
     @property
-    def is_awaited(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether it is connected and answers, so that it is worth waiting for its confirmation."""
         return False
 
-    def confirm(self, told: Callable[[object], None]) -> None:
+    def barrier(self, on_reached: Callable[[object], None]) -> None:
         """Call `told` when the owner has carried out all that it was told before."""
-        told(None)
+        on_reached(None)
 
     @property
-    def decides_room(self) -> bool:
+    def decides_capacity(self) -> bool:
         """Whether only it can say if its fragments have room (`check_room`)."""
         return False
 
-    def check_room(self, entity_id: int, sizes: dict[int, int], told: RoomChecked) -> None:
+    def check_capacity(self, entity_id: int, sizes: dict[int, int], on_checked: OnCapacityChecked) -> None:
         """Check whether fragments of an entity can store so many bytes each. StoreUnavailable.
 
         Nothing is reserved. `told` gets the errors of those that cannot, by their numbers.
         """
         raise NotImplementedError
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """Do not wait for the owner before it says something: it has not confirmed in time."""
 
 
-HERE: Final = OwnerPort()
+LOCAL_OWNER: Final = OwnerPort()
 
 
 class ManagementRequest:
@@ -261,42 +275,42 @@ class ManagementRequest:
 
     def __init__(
         self,
-        kind: type,
-        arguments: Callable[[], bytes],
-        reply: Callable[[bytes | ServiceBusError], None],
+        message_type: type,
+        encode_arguments: Callable[[], bytes],
+        on_reply: Callable[[bytes | ServiceBusError], None],
         *,
-        client: int = 0,
-        transaction: int = 0,
+        client_id: int = 0,
+        transaction_id: int = 0,
     ) -> None:
         """`kind` is the message of the peer protocol that asks for the operation, `arguments` encodes its arguments.
 
         `client` is the number of the client that asks, `transaction` that of its transaction at the owner, or 0.
         """
-        self.kind = kind
-        self.arguments = arguments
-        self.reply = reply
-        self.client = client
-        self.transaction = transaction
+        self.message_type = message_type
+        self.encode_arguments = encode_arguments
+        self.on_reply = on_reply
+        self.client_id = client_id
+        self.transaction_id = transaction_id
 
 
 class FragmentPort:
     """One area (messages, dead letters, ...) of one fragment of an entity."""
 
-    def __init__(self, number: int, times: Times, *, has_sessions: bool) -> None:
+    def __init__(self, number: int, time_services: TimeServices, *, has_sessions: bool) -> None:
         """`number` is that of the fragment."""
         self.number = number
-        self.clock = times.clock
-        self.timers = times.timers
+        self.clock = time_services.clock
+        self.timers = time_services.timers
         self.has_sessions = has_sessions
-        self.is_held_back = False
+        self.is_suspended = False
         """An outage is rehearsed: nobody gets anything."""
-        self.newcomers = 0
+        self.attach_count = 0
         """Receivers that have come to an entity of which this is the first fragment."""
 
     # --- the groups of operations -------------------------------------------------------------------------------------
 
     @property
-    def line(self) -> DispatchPort:
+    def dispatcher(self) -> DispatcherPort:
         """Who receives from it."""
         raise NotImplementedError
 
@@ -306,13 +320,13 @@ class FragmentPort:
         raise NotImplementedError
 
     @property
-    def browsing(self) -> BrowsingPort:
+    def browser(self) -> MessageBrowserPort:
         """Looking at its messages."""
         raise NotImplementedError
 
-    def manage(self, request: ManagementRequest, act: Callable[[], None]) -> None:  # noqa: ARG002
+    def manage(self, request: ManagementRequest, run_locally: Callable[[], None]) -> None:  # noqa: ARG002
         """Carry out a request to `$management`: by `act` in the process that owns the fragment, else by the owner."""
-        act()
+        run_locally()
 
     @property
     def local(self) -> Fragment:
@@ -327,25 +341,25 @@ class FragmentPort:
         raise NotImplementedError
 
     @property
-    def takes_sends(self) -> bool:
+    def accepts_sends(self) -> bool:
         """Whether a message that is sent now can be stored, as far as is known."""
         raise NotImplementedError
 
     @property
-    def may_hand_out(self) -> bool:
+    def can_deliver(self) -> bool:
         """Whether a message that is handed out now can be settled."""
-        return self.is_available and not self.is_held_back
+        return self.is_available and not self.is_suspended
 
     @property
     def is_in_use(self) -> bool:
         """Whether a receiver or browser is attached."""
-        return bool(self.line.consumers)
+        return bool(self.dispatcher.consumers)
 
-    def check_works(self) -> None:
+    def check_available(self) -> None:
         """Raise StoreUnavailable if its store does not work now."""
         raise NotImplementedError
 
-    def check_takes_sends(self) -> None:
+    def check_accepts_sends(self) -> None:
         """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
         raise NotImplementedError
 
@@ -359,7 +373,7 @@ class FragmentPort:
         raise NotImplementedError
 
     @property
-    def admits_later(self) -> bool:
+    def admits_asynchronously(self) -> bool:
         """Whether a receiver is admitted by another process, which is connected: the receiver's `let_in` is called."""
         return False
 
@@ -371,23 +385,23 @@ class FragmentPort:
     @property
     def owner(self) -> OwnerPort:
         """The process that owns it."""
-        return HERE
+        return LOCAL_OWNER
 
-    def begin_exclusive(self) -> Span | None:
+    def track_exclusive_locks(self) -> ExclusiveLocks | None:
         """Note the locks of an exclusive receiver from now on; None if the owner does that."""
         return None
 
-    def end_receiving(self, error: ServiceBusError) -> None:
+    def detach_receivers(self, error: ServiceBusError) -> None:
         """End all receivers and browsers."""
-        self.line.close(error)
+        self.dispatcher.close(error)
 
-    def settled_down(self) -> None:
+    def resume(self) -> None:
         """Hand out messages again: a commit was applied, or an outage has ended."""
-        self.line.dispatch()
+        self.dispatcher.dispatch()
 
     def close(self, error: ServiceBusError) -> None:
         """The entity was deleted: end all receivers and browsers."""
-        self.end_receiving(error)
+        self.detach_receivers(error)
 
 
 class TransactionPort:
@@ -399,10 +413,10 @@ class TransactionPort:
     def settle(
         self,
         fragment: FragmentPort,
-        numbers: list[int],
-        how: How,
+        lock_numbers: list[int],
+        disposition: Disposition,
         properties: Mapping[str, object] | None,
-        told: Callable[[bool], None],
+        on_settled: Callable[[bool], None],
     ) -> list[int]:
         """Settle locked messages at the commit; `told` gets whether that was done. Return the locks that are lost."""
         raise NotImplementedError
@@ -415,6 +429,6 @@ class TransactionPort:
         """Do nothing of it: messages that were to be settled are locked as before."""
         raise NotImplementedError
 
-    def commit(self, sent: list[tuple[bytes, int, str | None]], answer: Answered = ignore) -> None:
+    def commit(self, sends: list[tuple[bytes, int, str | None]], on_done: OnDone = ignore) -> None:
         """Do all of it; `sent` are payloads, their message formats, and where they go on to."""
         raise NotImplementedError

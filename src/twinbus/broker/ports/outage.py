@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from twinbus.model import path as paths
 from twinbus.model.errors import ArgumentOutOfRange, EntityNotFound, ServerBusy, StoreUnavailable
-from twinbus.model.outage import EVERYTHING, LONGEST_S, SHORTEST_S, OutageKind
-from twinbus.model.times import moment_of
+from twinbus.model.outage import ALL_ENTITIES, MAX_OUTAGE_S, MIN_OUTAGE_S, OutageKind
+from twinbus.model.times import datetime_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 
-class Silence(StoreUnavailable):
+class SilentOutage(StoreUnavailable):
     """The entity does not answer: who was about to say so says it when the outage is over."""
 
     def __init__(self, text: str, outage: Outage) -> None:
@@ -40,43 +40,43 @@ class Outage:
         self.since_ms = since_ms
         self.until_ms = until_ms
         self.is_over = False
-        self._waiting: dict[object, list[Callable[[], None]]] = {}
+        self._deferred_replies: dict[object, list[Callable[[], None]]] = {}
         """What is to be told in the end, by who would tell it."""
 
-    def refusal(self, path: str) -> ServiceBusError:
+    def error_for(self, path: str) -> ServiceBusError:
         """Why an entity does not do what is asked of it."""
-        until = moment_of(self.until_ms).isoformat(timespec="seconds").replace("+00:00", "Z")
+        until = datetime_of(self.until_ms).isoformat(timespec="seconds").replace("+00:00", "Z")
         rest = f"an outage is rehearsed until {until}, or until somebody ends it. Try again then."
         if self.kind is OutageKind.BUSY:
             return ServerBusy(f"'{path}' is too busy: {rest}")
         text = f"'{path}' is unavailable: {rest}"
-        return Silence(text, self) if self.kind is OutageKind.SILENT else StoreUnavailable(text)
+        return SilentOutage(text, self) if self.kind is OutageKind.SILENT else StoreUnavailable(text)
 
     @property
-    def waiting(self) -> int:
+    def deferred_reply_count(self) -> int:
         """How many are not answered."""
-        return sum(map(len, self._waiting.values()))
+        return sum(map(len, self._deferred_replies.values()))
 
-    def hold(self, owner: object, tell: Callable[[], None]) -> None:
+    def defer_reply(self, requester: object, send_reply: Callable[[], None]) -> None:
         """`owner` tells something when this is over, unless it has gone by then (`forget`)."""
         if self.is_over:
-            tell()
+            send_reply()
         else:
-            self._waiting.setdefault(owner, []).append(tell)
+            self._deferred_replies.setdefault(requester, []).append(send_reply)
 
-    def forget(self, owner: object) -> None:
+    def discard_replies(self, requester: object) -> None:
         """Nobody is there any more whom it could tell."""
-        self._waiting.pop(owner, None)
+        self._deferred_replies.pop(requester, None)
 
     def finish(self) -> None:
         """It is over: whoever waits is told."""
         self.is_over = True
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._deferred_replies = self._deferred_replies, {}
         for tell in [tell for calls in waiting.values() for tell in calls]:
             tell()
 
 
-class Stricken(Protocol):
+class OutageTarget(Protocol):
     """An entity, as far as it is of interest here."""
 
     @property
@@ -90,9 +90,9 @@ class Stricken(Protocol):
 class Outages:
     """The outages of a namespace."""
 
-    def __init__(self, clock: Clock, timers: Timers, entities: Mapping[str, Stricken]) -> None:
+    def __init__(self, clock: Clock, timers: Timers, entities: Mapping[str, OutageTarget]) -> None:
         """None yet. `entities` are those of the namespace now, by the keys of their paths."""
-        self.on_over: Callable[[Outage], None] | None = None
+        self.on_expired: Callable[[Outage], None] | None = None
         """Hears of each that has lasted as long as it was to."""
         self._clock = clock
         self._timers = timers
@@ -108,10 +108,10 @@ class Outages:
 
         `times_ms` are those that are told of one that was switched on elsewhere: since when, and until when.
         """
-        if not SHORTEST_S <= seconds <= LONGEST_S:
-            raise ArgumentOutOfRange(f"an outage of {seconds:g} s; it can last {SHORTEST_S:g} to {LONGEST_S:g} s")
-        key = paths.key_of(path)
-        if path != EVERYTHING:
+        if not MIN_OUTAGE_S <= seconds <= MAX_OUTAGE_S:
+            raise ArgumentOutOfRange(f"an outage of {seconds:g} s; it can last {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} s")
+        key = paths.canonical_key(path)
+        if path != ALL_ENTITIES:
             if key not in self._entities:
                 raise EntityNotFound(path)
             path = self._entities[key].path
@@ -120,7 +120,7 @@ class Outages:
         outage = Outage(path, kind, since_ms=since_ms, until_ms=until_ms)
         before = self._by_key.get(key)
         self._by_key[key] = outage
-        self._strike_all()
+        self._apply_to_all()
         self._timers.call_at(self._clock.monotonic_s() + seconds, lambda: self._expire(key, outage))
         if before is not None:
             before.finish()
@@ -128,33 +128,35 @@ class Outages:
 
     def end(self, path: str | None = None) -> list[Outage]:
         """Switch off the one of that path, or all; those that were on."""
-        keys = list(self._by_key) if path is None else [key for key in [paths.key_of(path)] if key in self._by_key]
+        keys = (
+            list(self._by_key) if path is None else [key for key in [paths.canonical_key(path)] if key in self._by_key]
+        )
         ended = [self._by_key.pop(key) for key in keys]
-        self._strike_all()
+        self._apply_to_all()
         for outage in ended:
             outage.finish()
         return ended
 
-    def strike(self, entity: Stricken) -> None:
+    def apply_to(self, entity: OutageTarget) -> None:
         """An entity has the outage of its own path, of its topic's, or of the namespace's, if there is one."""
         if self._by_key:
-            entity.set_outage(self._of(paths.key_of(entity.path)))
+            entity.set_outage(self._find(paths.canonical_key(entity.path)))
 
-    def forget(self, owner: object) -> None:
+    def discard_replies(self, requester: object) -> None:
         """Somebody has gone who waited for the end of one."""
         for outage in self._by_key.values():
-            outage.forget(owner)
+            outage.discard_replies(requester)
 
-    def _of(self, key: str) -> Outage | None:
-        found = (self._by_key.get(one) for one in (key, paths.owner_of(key), EVERYTHING))
+    def _find(self, key: str) -> Outage | None:
+        found = (self._by_key.get(one) for one in (key, paths.parent_entity(key), ALL_ENTITIES))
         return next((outage for outage in found if outage is not None), None)
 
-    def _strike_all(self) -> None:
+    def _apply_to_all(self) -> None:
         for key, entity in self._entities.items():
-            entity.set_outage(self._of(key))
+            entity.set_outage(self._find(key))
 
     def _expire(self, key: str, outage: Outage) -> None:
         if self._by_key.get(key) is outage:
             self.end(key)
-            if self.on_over is not None:
-                self.on_over(outage)
+            if self.on_expired is not None:
+                self.on_expired(outage)

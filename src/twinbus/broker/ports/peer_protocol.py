@@ -14,279 +14,279 @@ from twinbus.model import errors
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 
-Place: TypeAlias = tuple[int, int, int]
+FragmentAddress: TypeAlias = tuple[int, int, int]
 """An entity's id, the number of one of its fragments, and which of the entity's queues is meant (`SUB_QUEUES`)."""
 SUB_QUEUES: Final = tuple(SubQueue)
 Delivery: TypeAlias = tuple[bytes, bytes]
-Sent: TypeAlias = tuple[bytes, int, str | None]
+TransactionSend: TypeAlias = tuple[bytes, int, str | None]
 """Of a transaction: a payload, its message format, and where it goes on to, if elsewhere."""
 
 
-class _Word(msgspec.Struct, array_like=True, tag=True, gc=False):
+class _Message(msgspec.Struct, array_like=True, tag=True, gc=False):
     """Anything that is said: written as an array that begins with its name."""
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-class Send(_Word):
+class Send(_Message):
     """Store messages; none of them asks whether the store works. Answered by `Numbers`."""
 
-    entity: int
+    entity_id: int
     fragment: int
     records: list[bytes]
-    ids: list[bytes]
+    identities: list[bytes]
 
 
-class Check(_Word):
+class CheckCapacity(_Message):
     """Whether parts of an entity can store so many bytes each, by the numbers of fragments. Answered by `Refusals`."""
 
-    entity: int
-    sizes: dict[int, int]
+    entity_id: int
+    sizes_by_fragment: dict[int, int]
 
 
-class SendOn(_Word):
+class SendVia(_Message):
     """Store messages that go on to another entity. Answered by `Done`."""
 
-    entity: int
+    entity_id: int
     fragment: int
     records: list[bytes]
     destination: str
 
 
-class Arrive(_Word):
+class AcceptForwarded(_Message):
     """Store messages that another entity forwards, each with its number there. Answered by `Done`."""
 
-    entity: int
+    entity_id: int
     fragment: int
-    source: bytes
-    items: list[tuple[int, bytes]]
+    source_prefix: bytes
+    numbered_records: list[tuple[int, bytes]]
 
 
-class Settle(_Word):
+class Settle(_Message):
     """Settle messages by their tags; `properties` are a map as AMQP writes it. Answered by `Lost`."""
 
-    place: Place
-    how: str
-    tags: list[bytes]
+    address: FragmentAddress
+    disposition: str
+    lock_tokens: list[bytes]
     properties: bytes
 
 
-class Peek(_Word):
+class Peek(_Message):
     """Look at messages. Answered by `Page`."""
 
-    place: Place
-    start: int
+    address: FragmentAddress
+    from_sequence: int
     count: int
     max_bytes: int
     deferred_only: bool
 
 
-class FindTime(_Word):
+class FindByEnqueuedTime(_Message):
     """The first number that was not enqueued before a time. Answered by `Numbers`, of one."""
 
-    place: Place
+    address: FragmentAddress
     enqueued_ms: int
 
 
-class Look(_Word):
+class GetLogRange(_Message):
     """From where to where there are messages. Answered by `Numbers`: the lowest, and the next to be given."""
 
-    place: Place
+    address: FragmentAddress
 
 
-class FindLock(_Word):
+class FindLockedMessage(_Message):
     """What a lock is on. Answered by `FoundLock`."""
 
-    place: Place
-    tag: bytes
+    address: FragmentAddress
+    lock_token: bytes
 
 
-class Renew(_Word):
+class RenewLock(_Message):
     """Let a lock last longer. Answered by `Numbers`: until when."""
 
-    place: Place
-    tag: bytes
+    address: FragmentAddress
+    lock_token: bytes
 
 
-class Manage(_Word):
+class ManagementCall(_Message):
     """A request to `$management`: one subclass for each operation. Answered by `Managed`.
 
     `arguments` are encoded as AMQP; `client` is the number of the client that asks, `transaction` that of the
     transaction that the operation is part of, or 0.
     """
 
-    place: Place
+    address: FragmentAddress
     arguments: bytes
-    client: int
-    transaction: int
+    client_id: int
+    transaction_id: int
 
 
-class PeekMessages(Manage):
+class PeekMessages(ManagementCall):
     """Look at messages."""
 
 
-class CancelScheduled(Manage):
+class CancelScheduled(ManagementCall):
     """Cancel scheduled messages."""
 
 
-class FindScheduled(Manage):
+class FindScheduled(ManagementCall):
     """Whether messages are scheduled."""
 
 
-class RenewLocks(Manage):
+class RenewLocks(ManagementCall):
     """Let locks last longer."""
 
 
-class ReceiveDeferred(Manage):
+class ReceiveDeferred(ManagementCall):
     """Receive deferred messages."""
 
 
-class UpdateDisposition(Manage):
+class UpdateDisposition(ManagementCall):
     """Settle messages by their lock tokens."""
 
 
-class ScheduleMessages(Manage):
+class ScheduleMessages(ManagementCall):
     """Store scheduled messages, in a transaction."""
 
 
-class RenewSession(Manage):
+class RenewSession(ManagementCall):
     """Let a session's lock last longer."""
 
 
-class SetSessionState(Manage):
+class SetSessionState(ManagementCall):
     """Set or clear a session's state."""
 
 
-class GetSessionState(Manage):
+class GetSessionState(ManagementCall):
     """Get a session's state."""
 
 
-class ListSessions(Manage):
+class ListSessions(ManagementCall):
     """List sessions."""
 
 
-class BatchDelete(Manage):
+class BatchDelete(ManagementCall):
     """Delete the oldest messages."""
 
 
-class Purge(Manage):
+class Purge(ManagementCall):
     """Delete all messages of a state."""
 
 
-class DeleteByNumber(Manage):
+class DeleteBySequenceNumber(ManagementCall):
     """Delete messages by their sequence numbers."""
 
 
-class Resubmit(Manage):
+class Resubmit(ManagementCall):
     """Make dead letters active again."""
 
 
-class CompleteUpTo(Manage):
+class CompleteUpTo(ManagementCall):
     """Complete messages up to a sequence number."""
 
 
-class ListFragments(Manage):
+class ListFragments(ManagementCall):
     """From where to where the fragment's log reaches."""
 
 
-class Withhold(Manage):
+class Withhold(ManagementCall):
     """Skip messages that an exclusive receiver does not want."""
 
 
-class Weigh(_Word):
+class GetRuntimes(_Message):
     """What the parts of some entities hold. Answered by `Weighed`."""
 
-    entities: list[int]
+    entity_ids: list[int]
 
 
-class Open(_Word):
+class AttachConsumer(_Message):
     """A receiver comes to a fragment; `link` is the same for all fragments that it receives from. `Done`.
 
     Where there are sessions it names one, or waits for any: it hears of that by `Granted`.
     """
 
-    consumer: int
-    place: Place
-    link: int
-    client: int
-    deletes: bool
-    session: bytes | None
+    consumer_id: int
+    address: FragmentAddress
+    link_id: int
+    client_id: int
+    receive_and_delete: bool
+    session_id: bytes | None
     epoch: int | None
     if_free: bool = False
 
 
-class Browse(_Word):
+class AttachBrowser(_Message):
     """Somebody reads a fragment from one number to another, and is `Gone` then if it `ends`. Answered by `Done`."""
 
-    consumer: int
-    place: Place
-    first: int
-    last: int
-    ends: bool
+    consumer_id: int
+    address: FragmentAddress
+    first_sequence: int
+    last_sequence: int
+    is_bounded: bool
 
 
-class Claim(_Word):
+class GrantCredit(_Message):
     """A receiver takes so many messages now. It is told what there is by `Given`, then `Drained`."""
 
-    consumer: int
-    count: int
+    consumer_id: int
+    credit: int
 
 
-class Close(_Word):
+class Detach(_Message):
     """A receiver, or a reader, has gone, and has `seen` so many messages since it claimed some: the others not."""
 
-    consumer: int
-    seen: int
+    consumer_id: int
+    received_count: int
 
 
-class Untaken(_Word):
+class ReturnMessages(_Message):
     """A receiver did not take these messages, which were deleted for it: they come back. Answered by `Done`."""
 
-    consumer: int
-    sequences: list[int]
+    consumer_id: int
+    sequence_numbers: list[int]
 
 
-class Hear(_Word):
+class Barrier(_Message):
     """Say that all was heard that was said so far. Answered by `Done`."""
 
 
-class SetApart(_Word):
+class SettleInTransaction(_Message):
     """Settle messages when a transaction is committed."""
 
-    transaction: int
-    place: Place
-    tags: list[bytes]
-    how: str
+    transaction_id: int
+    address: FragmentAddress
+    lock_tokens: list[bytes]
+    disposition: str
     properties: bytes
 
 
-class Commit(_Word):
+class Commit(_Message):
     """Do all that a transaction asked for; `sent` is what it sends. Answered by `Done`."""
 
-    transaction: int
-    entity: int
+    transaction_id: int
+    entity_id: int
     fragment: int
-    sent: list[Sent]
+    sends: list[TransactionSend]
 
 
-class RollBack(_Word):
+class RollBack(_Message):
     """Do nothing of what a transaction asked for."""
 
-    transaction: int
+    transaction_id: int
 
 
-Call: TypeAlias = (
+Request: TypeAlias = (
     Send
-    | Check
-    | SendOn
-    | Arrive
+    | CheckCapacity
+    | SendVia
+    | AcceptForwarded
     | Settle
     | Peek
-    | FindTime
-    | Look
-    | FindLock
-    | Renew
+    | FindByEnqueuedTime
+    | GetLogRange
+    | FindLockedMessage
+    | RenewLock
     | PeekMessages
     | CancelScheduled
     | FindScheduled
@@ -300,19 +300,19 @@ Call: TypeAlias = (
     | ListSessions
     | BatchDelete
     | Purge
-    | DeleteByNumber
+    | DeleteBySequenceNumber
     | Resubmit
     | CompleteUpTo
     | ListFragments
     | Withhold
-    | Weigh
-    | Open
-    | Browse
-    | Claim
-    | Close
-    | Untaken
-    | Hear
-    | SetApart
+    | GetRuntimes
+    | AttachConsumer
+    | AttachBrowser
+    | GrantCredit
+    | Detach
+    | ReturnMessages
+    | Barrier
+    | SettleInTransaction
     | Commit
     | RollBack
 )
@@ -321,146 +321,146 @@ Call: TypeAlias = (
 # --- answers and notices ----------------------------------------------------------------------------------------------
 
 
-class Done(_Word):
+class Done(_Message):
     """It is done, and on disk."""
 
 
-class Failed(_Word):
+class Failed(_Message):
     """It is not, for this reason: the name of the error's class, and its text."""
 
-    kind: str
+    error_name: str
     text: str
 
 
-class Numbers(_Word):
+class Numbers(_Message):
     """What was asked for."""
 
     numbers: list[int]
 
 
-class Refusals(_Word):
+class CapacityErrors(_Message):
     """The fragments that cannot store what was asked: the name of each error's class, and its text."""
 
-    fragments: dict[int, tuple[str, str]]
+    errors_by_fragment: dict[int, tuple[str, str]]
 
 
-class Lost(_Word):
+class LocksLost(_Message):
     """Settled, but for those at these places, whose locks are lost."""
 
-    places: list[int]
+    indexes: list[int]
 
 
-class Page(_Word):
+class PeekedMessages(_Message):
     """Messages that were peeked, and when the last one of the fragment was enqueued."""
 
     messages: list[bytes]
-    latest_ms: int
+    last_enqueued_ms: int
 
 
-class FoundLock(_Word):
+class LockedMessage(_Message):
     """The message that a lock is on."""
 
-    sequence: int
+    sequence_number: int
     message_id: str | None
 
 
-class Managed(_Word):
+class ManagementResponse(_Message):
     """What `$management` answers, as AMQP writes it."""
 
     response: bytes
 
 
-class Weight(_Word):
+class FragmentRuntime(_Message):
     """What one part of an entity holds: the fields of its runtime, by their names."""
 
-    entity: int
+    entity_id: int
     fragment: int
     runtime: dict[str, int | bool]
 
 
-class Weighed(_Word):
+class Runtimes(_Message):
     """What the parts hold that are this process's own."""
 
-    parts: list[Weight]
+    fragments: list[FragmentRuntime]
 
 
-class Given(_Word):
+class Deliveries(_Message):
     """Messages for a receiver, or a reader."""
 
-    consumer: int
+    consumer_id: int
     deliveries: list[Delivery]
 
 
-class Drained(_Word):
+class Drained(_Message):
     """A claim is over: there was no more for it."""
 
-    consumer: int
+    consumer_id: int
 
 
-class Ready(_Word):
+class MessagesAvailable(_Message):
     """There is something for a receiver that has claimed nothing."""
 
-    consumer: int
+    consumer_id: int
 
 
-class Granted(_Word):
+class SessionGranted(_Message):
     """A receiver has a session, until a time of the wall clock."""
 
-    consumer: int
-    session: bytes
-    until_ms: int
+    consumer_id: int
+    session_id: bytes
+    locked_until_ms: int
 
 
-class Gone(_Word):
+class ConsumerDetached(_Message):
     """A receiver or reader gets nothing any more, for this reason."""
 
-    consumer: int
-    kind: str
+    consumer_id: int
+    error_name: str
     text: str
 
 
-class Health(_Word):
+class StoreHealth(_Message):
     """Stores of this process: why each does not work, and why it takes no messages; None where it does."""
 
     stores: dict[int, tuple[str | None, str | None]]
 
 
-Answer: TypeAlias = (
+Reply: TypeAlias = (
     Done
     | Failed
     | Numbers
-    | Refusals
-    | Lost
-    | Page
-    | FoundLock
-    | Managed
-    | Weighed
-    | Given
+    | CapacityErrors
+    | LocksLost
+    | PeekedMessages
+    | LockedMessage
+    | ManagementResponse
+    | Runtimes
+    | Deliveries
     | Drained
-    | Ready
-    | Granted
-    | Gone
-    | Health
+    | MessagesAvailable
+    | SessionGranted
+    | ConsumerDetached
+    | StoreHealth
 )
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def kind_of(error: ServiceBusError) -> str:
+def error_name(error: ServiceBusError) -> str:
     """The name of an error's class; of the nearest that the other side knows, if it is one of the broker's own."""
     names = (kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     return next(names, ServiceBusError.__name__)
 
 
-def failed(error: ServiceBusError) -> Failed:
+def failure_reply(error: ServiceBusError) -> Failed:
     """An error, as it is told."""
-    return Failed(kind_of(error), str(error))
+    return Failed(error_name(error), str(error))
 
 
-def error_of(kind: str, text: str) -> ServiceBusError:
+def make_error(name: str, text: str) -> ServiceBusError:
     """The error that was told."""
-    found = getattr(errors, kind, ServiceBusError)
+    found = getattr(errors, name, ServiceBusError)
     error: ServiceBusError = found.__new__(found)  # some make their texts themselves
     error.args = (text,)
     return error

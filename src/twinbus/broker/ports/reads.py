@@ -9,48 +9,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from twinbus.broker.browser import Browser
+    from twinbus.broker.browser import BrowseCursor
 
-READS_AT_ONCE: Final = 16
+MAX_CONCURRENT_READS: Final = 16
 
 
-class Reads:
+class ReadLimiter:
     """What is being read, and which browsers wait for that."""
 
-    def __init__(self, at_once: int = READS_AT_ONCE) -> None:
+    def __init__(self, max_concurrent: int = MAX_CONCURRENT_READS) -> None:
         """Nothing is being read."""
-        self._at_once = at_once
-        self._running: set[Browser] = set()
-        self._waiting: dict[Browser, None] = {}
+        self._max_concurrent = max_concurrent
+        self._running: set[BrowseCursor] = set()
+        self._waiting: dict[BrowseCursor, None] = {}
         self._is_waking = False
 
     @property
-    def running(self) -> int:
+    def running_count(self) -> int:
         """How many are under way."""
         return len(self._running)
 
-    def begin(self, browser: Browser) -> bool:
+    def acquire(self, cursor: BrowseCursor) -> bool:
         """Whether a browser may read now. If not, its `go_on` is called when it may."""
-        if len(self._running) >= self._at_once:
-            self._waiting[browser] = None
+        if len(self._running) >= self._max_concurrent:
+            self._waiting[cursor] = None
             return False
-        self._waiting.pop(browser, None)
-        self._running.add(browser)
+        self._waiting.pop(cursor, None)
+        self._running.add(cursor)
         return True
 
-    def end(self, browser: Browser) -> None:
+    def release(self, cursor: BrowseCursor) -> None:
         """A browser has read, or does not want to any more."""
-        self._waiting.pop(browser, None)
-        if browser not in self._running:
+        self._waiting.pop(cursor, None)
+        if cursor not in self._running:
             return
-        self._running.discard(browser)
+        self._running.discard(cursor)
         if self._is_waking:  # below, a browser has read at once
             return
         self._is_waking = True
         try:
-            while self._waiting and len(self._running) < self._at_once:
+            while self._waiting and len(self._running) < self._max_concurrent:
                 following = next(iter(self._waiting))
                 del self._waiting[following]
-                following.go_on()
+                following.advance()
         finally:
             self._is_waking = False

@@ -5,46 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from twinbus.broker.record import enqueued_of, session_of
+from twinbus.broker.record import enqueued_time_of, session_id_of
 from twinbus.model.errors import ServiceBusError
 
-READ_TOGETHER: Final = 100
+READ_BATCH_SIZE: Final = 100
 """Records that are read at once: of the largest, they are 25 MB. Dead letters that are resubmitted together are read
 together, so there can be no more of them."""
-FAR: Final = 2**63
+UNLIMITED: Final = 2**63
 
 
-class Wanted:
+class RemovalCriteria:
     """Which messages are to go."""
 
-    __slots__ = ("before_ms", "most", "session", "up_to")
+    __slots__ = ("enqueued_before_ms", "max_count", "max_sequence", "session_id")
 
     def __init__(
-        self, *, most: int = FAR, up_to: int = FAR, before_ms: int = FAR, session: bytes | None = None
+        self,
+        *,
+        max_count: int = UNLIMITED,
+        max_sequence: int = UNLIMITED,
+        enqueued_before_ms: int = UNLIMITED,
+        session_id: bytes | None = None,
     ) -> None:
         """So many at most, up to this sequence number, enqueued before this time, of this session."""
-        self.most = most
-        self.up_to = up_to
-        self.before_ms = before_ms
-        self.session = session
+        self.max_count = max_count
+        self.max_sequence = max_sequence
+        self.enqueued_before_ms = enqueued_before_ms
+        self.session_id = session_id
 
-    def includes(self, record: bytes) -> bool:
+    def matches(self, record: bytes) -> bool:
         """This message is to go."""
-        if self.session is not None and session_of(record) != self.session:
+        if self.session_id is not None and session_id_of(record) != self.session_id:
             return False
-        return enqueued_of(record) < self.before_ms
+        return enqueued_time_of(record) < self.enqueued_before_ms
 
 
-class Outcome:
+class RemovalResult:
     """What became of it."""
 
-    __slots__ = ("removed", "skipped")
+    __slots__ = ("removed_count", "skipped_count")
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self.removed = 0
-        self.skipped = 0
+        self.removed_count = 0
+        self.skipped_count = 0
         """Those that someone has."""
 
 
-Done: TypeAlias = Callable[[Outcome | ServiceBusError], None]
+OnRemoved: TypeAlias = Callable[[RemovalResult | ServiceBusError], None]

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from twinbus.broker.journal import StoreState
 from twinbus.broker.ports.fragment import OwnerPort
 from twinbus.broker.ports.peer_protocol import (
-    Browse,
-    Call,
-    Check,
+    AttachBrowser,
+    AttachConsumer,
+    Barrier,
+    CapacityErrors,
+    CheckCapacity,
+    ConsumerDetached,
+    Deliveries,
     Failed,
-    Given,
-    Gone,
-    Granted,
-    Health,
-    Hear,
-    Manage,
-    Open,
-    Ready,
-    Refusals,
-    error_of,
+    ManagementCall,
+    MessagesAvailable,
+    Request,
+    SessionGranted,
+    StoreHealth,
+    make_error,
 )
 from twinbus.broker.ports.peer_protocol import Drained as DrainedNotice
 from twinbus.model.callbacks import ignore
@@ -38,67 +38,67 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Clock, Timers
-    from twinbus.broker.ports.fragment import RoomChecked
-    from twinbus.broker.ports.peer_protocol import Answer
+    from twinbus.broker.ports.fragment import OnCapacityChecked
+    from twinbus.broker.ports.peer_protocol import Reply
 
-    Transmit: TypeAlias = Callable[[int, Call], None]
-    Told: TypeAlias = Callable[[Answer | ServiceBusError], None]
+    Transmit: TypeAlias = Callable[[int, Request], None]
+    OnReply: TypeAlias = Callable[[Reply | ServiceBusError], None]
 
-LOOK_S: Final = 1.0
-AWAY: Final = "its broker process is not there"
+CHECK_S: Final = 1.0
+NOT_CONNECTED: Final = "its broker process is not there"
 
 
-class Guest(Protocol):
+class NoticeHandler(Protocol):
     """Who receives from a fragment of the owner, or reads it."""
 
-    def feed(self) -> None:
+    def request_messages(self) -> None:
         """What kept it from asking for messages is over."""
 
-    def given(self, deliveries: list[tuple[bytes, bytes]]) -> None:
+    def on_deliveries(self, deliveries: list[tuple[bytes, bytes]]) -> None:
         """Messages for it."""
 
-    def drained(self) -> None:
+    def on_credit_drained(self) -> None:
         """What it claimed is over."""
 
-    def ready(self) -> None:
+    def on_messages_available(self) -> None:
         """There is something for it."""
 
-    def granted(self, session: bytes, until_ms: int) -> None:
+    def on_session_granted(self, session_id: bytes, locked_until_ms: int) -> None:
         """It has a session."""
 
-    def gone(self, error: ServiceBusError) -> None:
+    def on_detached(self, error: ServiceBusError) -> None:
         """It gets nothing any more."""
 
-    def owner_lost(self) -> None:
+    def on_peer_lost(self) -> None:
         """The owner is not there any more."""
 
-    def owner_found(self) -> None:
+    def on_peer_connected(self) -> None:
         """... and is there again."""
 
 
-class _Waiting:
+class _PendingRequest:
     """Who waits for an answer, since when; one who is patient does so for any time.
 
     One who comes is let in when the owner speaks again: what he receives from others does not end by its silence.
     """
 
-    __slots__ = ("comes", "is_patient", "since_s", "told")
+    __slots__ = ("has_no_timeout", "is_attach", "on_reply", "sent_s")
 
-    def __init__(self, told: Told, since_s: float, call: Call) -> None:
-        self.told = told
-        self.since_s = since_s
-        self.comes = isinstance(call, Open | Browse)
-        self.is_patient = self.comes or isinstance(call, Manage)
+    def __init__(self, on_reply: OnReply, sent_s: float, request: Request) -> None:
+        self.on_reply = on_reply
+        self.sent_s = sent_s
+        self.is_attach = isinstance(request, AttachConsumer | AttachBrowser)
+        self.has_no_timeout = self.is_attach or isinstance(request, ManagementCall)
 
 
-class Owner(OwnerPort):
+class PeerClient(OwnerPort):
     """One other process."""
 
     def __init__(self, name: str, *, clock: Clock, timers: Timers, timeout_s: float) -> None:
         """Not there yet. Whoever does not get an answer in `timeout_s` is told that it is unavailable."""
         self.name = name
-        self.guests: dict[int, Guest] = {}
-        self.life = 0
+        self.notice_handlers: dict[int, NoticeHandler] = {}
+        self.connection_number = 0
         """Another one each time it is found: it knows nothing of what it was told before."""
         self.stores: dict[int, RemoteStore] = {}
         """By their numbers."""
@@ -106,204 +106,211 @@ class Owner(OwnerPort):
         self._timers = timers
         self._timeout_s = timeout_s
         self._transmit: Transmit | None = None
-        self._waiting: dict[int, _Waiting] = {}
-        self._numbers = count(1)
-        self._is_watched = False
-        self._is_silent = False
-        self._was_heard = False
+        self._pending: dict[int, _PendingRequest] = {}
+        self._ids = count(1)
+        self._is_check_scheduled = False
+        self._is_unresponsive = False
+        self._has_received = False
         """It said something since it was last looked at."""
-        self._looked_s = 0.0
-        self._heard_s = 0.0
+        self._checked_s = 0.0
+        self._received_s = 0.0
         """It was heard then, or a little later: time is not asked for with every word."""
-        self.is_doubted = False
+        self.is_suspect = False
         """Credit that was lent to it was written off: nothing more is lent to it before it says something."""
 
     @property
-    def is_there(self) -> bool:
+    def is_connected(self) -> bool:
         """Calls get to it."""
         return self._transmit is not None
 
     @property
-    def is_awaited(self) -> bool:
+    def is_responsive(self) -> bool:
         """Whether it is connected and answers, as far as is known."""
-        return self.is_there and not self.is_doubted
+        return self.is_connected and not self.is_suspect
 
     @property
-    def decides_room(self) -> bool:
+    def decides_capacity(self) -> bool:
         """Whether its fragments have room is known to it alone."""
         return True
 
-    def confirm(self, told: Callable[[object], None]) -> None:
+    def barrier(self, on_reached: Callable[[object], None]) -> None:
         """Call `told` when it has heard all that it was told before. StoreUnavailable."""
-        self.ask(Hear(), told)
+        self.send_request(Barrier(), on_reached)
 
-    def check_room(self, entity_id: int, sizes: dict[int, int], told: RoomChecked) -> None:
+    def check_capacity(self, entity_id: int, sizes: dict[int, int], on_checked: OnCapacityChecked) -> None:
         """Ask whether fragments of an entity can store so many bytes each. StoreUnavailable."""
 
-        def answered(answer: Answer | ServiceBusError) -> None:
+        def answered(answer: Reply | ServiceBusError) -> None:
             if isinstance(answer, ServiceBusError):
-                told(dict.fromkeys(sizes, answer))
+                on_checked(dict.fromkeys(sizes, answer))
             else:
-                assert isinstance(answer, Refusals)
-                told({number: error_of(kind, text) for number, (kind, text) in answer.fragments.items()})
+                assert isinstance(answer, CapacityErrors)
+                on_checked(
+                    {number: make_error(kind, text) for number, (kind, text) in answer.errors_by_fragment.items()}
+                )
 
-        self.ask(Check(entity_id, sizes), answered)
+        self.send_request(CheckCapacity(entity_id, sizes), answered)
 
-    def next_number(self) -> int:
+    def next_id(self) -> int:
         """A number that nothing else has had here."""
-        return next(self._numbers)
+        return next(self._ids)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def ask(self, call: Call, told: Told) -> None:
+    def send_request(self, request: Request, on_reply: OnReply) -> None:
         """Make a call; `told` hears what comes of it. StoreUnavailable."""
         if self._transmit is None:
-            raise StoreUnavailable(f"{self.name} is unavailable: {AWAY}")
-        number = next(self._numbers)
+            raise StoreUnavailable(f"{self.name} is unavailable: {NOT_CONNECTED}")
+        number = next(self._ids)
         now_s = self._clock.monotonic_s()
-        self._waiting[number] = _Waiting(told, now_s, call)
-        self._transmit(number, call)
-        if not self._is_watched:
-            self._was_heard, self._looked_s, self._heard_s = False, now_s, now_s
-            self._watch()
+        self._pending[number] = _PendingRequest(on_reply, now_s, request)
+        self._transmit(number, request)
+        if not self._is_check_scheduled:
+            self._has_received, self._checked_s, self._received_s = False, now_s, now_s
+            self._schedule_check()
 
-    def tell(self, call: Call) -> None:
+    def send_notice(self, notice: Request) -> None:
         """Make a call that is not answered. To who is not there nothing has to be told: it knows nothing any more."""
         if self._transmit is not None:
-            self._transmit(0, call)
+            self._transmit(0, notice)
 
     # --- whoever connects it calls these ------------------------------------------------------------------------------
 
-    def connected(self, transmit: Transmit) -> None:
+    def on_connected(self, transmit: Transmit) -> None:
         """It is there."""
         self._transmit = transmit
-        self.life += 1
+        self.connection_number += 1
         for store in self.stores.values():
-            store.reported = None  # it was said of an earlier life; of this one it says so itself
-        self._speaks()
-        for guest in list(self.guests.values()):
-            guest.owner_found()
+            store.reported_unavailable_reason = None  # it was said of an earlier life; of this one it says so itself
+        self._on_responsive()
+        for guest in list(self.notice_handlers.values()):
+            guest.on_peer_connected()
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """It is not there any more: what was asked may have been done, or not."""
         self._transmit = None
         for store in self.stores.values():
-            store.trouble, store.refusal = AWAY, None  # when the owner is back, it reports its disks again
-        self._refuse(AWAY, self._waiting)
-        for guest in list(self.guests.values()):
-            guest.owner_lost()
+            store.unavailable_reason, store.disk_full_reason = (
+                NOT_CONNECTED,
+                None,
+            )  # when the owner is back, it reports its disks again
+        self._fail_requests(NOT_CONNECTED, self._pending)
+        for guest in list(self.notice_handlers.values()):
+            guest.on_peer_lost()
 
-    def receive(self, number: int, answer: Answer) -> None:
+    def receive(self, request_id: int, reply: Reply) -> None:
         """Something came from it: the answer to a call, or a notice."""
-        self._was_heard = True
-        if self._is_silent or self.is_doubted:
-            self._speaks()
-        if number:
-            waiting = self._waiting.pop(number, None)
+        self._has_received = True
+        if self._is_unresponsive or self.is_suspect:
+            self._on_responsive()
+        if request_id:
+            waiting = self._pending.pop(request_id, None)
             if waiting is not None:
-                waiting.told(error_of(answer.kind, answer.text) if isinstance(answer, Failed) else answer)
+                waiting.on_reply(make_error(reply.error_name, reply.text) if isinstance(reply, Failed) else reply)
             return
-        if isinstance(answer, Health):
-            self._note_health(answer)
+        if isinstance(reply, StoreHealth):
+            self._apply_health(reply)
             return
-        assert isinstance(answer, Given | DrainedNotice | Ready | Granted | Gone)
-        guest = self.guests.get(answer.consumer)
+        assert isinstance(reply, Deliveries | DrainedNotice | MessagesAvailable | SessionGranted | ConsumerDetached)
+        guest = self.notice_handlers.get(reply.consumer_id)
         if guest is not None:  # else it has gone meanwhile, which the owner hears
-            _tell_guest(guest, answer)
+            _dispatch_notice(guest, reply)
 
-    def _note_health(self, health: Health) -> None:
+    def _apply_health(self, health: StoreHealth) -> None:
         is_better = False
         for number, (trouble, refusal) in health.stores.items():
             store = self.stores.get(number)
             if store is not None:
-                is_better = is_better or (store.trouble is not None and trouble is None)
-                store.trouble = store.reported = trouble
-                store.refusal = refusal
+                is_better = is_better or (store.unavailable_reason is not None and trouble is None)
+                store.unavailable_reason = store.reported_unavailable_reason = trouble
+                store.disk_full_reason = refusal
         if is_better:
-            self._feed_all()
+            self._request_messages()
 
     # --- silence ------------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        if not self._is_watched and self._waiting:
-            self._is_watched = True
-            self._timers.call_at(self._clock.monotonic_s() + LOOK_S, self._look)
+    def _schedule_check(self) -> None:
+        if not self._is_check_scheduled and self._pending:
+            self._is_check_scheduled = True
+            self._timers.call_at(self._clock.monotonic_s() + CHECK_S, self._check_timeouts)
 
-    def _look(self) -> None:
+    def _check_timeouts(self) -> None:
         """Where somebody has waited for half of the time, it is asked for a word; where for all of it, he is told.
 
         One that speaks is not silent, though it may owe an answer: a disk of it hangs, and its other stores work. Who
         is patient is told only if it does not say that word.
         """
         now_s = self._clock.monotonic_s()
-        if self._was_heard:
-            self._was_heard, self._heard_s = False, self._looked_s
-        self._looked_s = now_s
-        waiting = self._waiting.values()  # the oldest first
+        if self._has_received:
+            self._has_received, self._received_s = False, self._checked_s
+        self._checked_s = now_s
+        waiting = self._pending.values()  # the oldest first
         longest = next(iter(waiting), None)
-        oldest = next((one for one in waiting if not one.is_patient), None)
-        if oldest is not None and oldest.since_s + self._timeout_s <= now_s:
-            self._give_up(now_s)
-        elif longest is not None and longest.since_s + self._timeout_s / 2 <= now_s and self._transmit is not None:
-            self.ask(Hear(), ignore)
-        self._is_watched = False
-        self._watch()
+        oldest = next((one for one in waiting if not one.has_no_timeout), None)
+        if oldest is not None and oldest.sent_s + self._timeout_s <= now_s:
+            self._expire_requests(now_s)
+        elif longest is not None and longest.sent_s + self._timeout_s / 2 <= now_s and self._transmit is not None:
+            self.send_request(Barrier(), ignore)
+        self._is_check_scheduled = False
+        self._schedule_check()
 
-    def _give_up(self, now_s: float) -> None:
+    def _expire_requests(self, now_s: float) -> None:
         trouble = f"its broker process has not answered for {self._timeout_s:g} s"
-        if now_s - self._heard_s < self._timeout_s:
+        if now_s - self._received_s < self._timeout_s:
             until_s = now_s - self._timeout_s
-            late = {at: one for at, one in self._waiting.items() if not one.is_patient and one.since_s <= until_s}
-            self._refuse(trouble, late)
+            late = {at: one for at, one in self._pending.items() if not one.has_no_timeout and one.sent_s <= until_s}
+            self._fail_requests(trouble, late)
             return
-        self._is_silent = True
+        self._is_unresponsive = True
         for store in self.stores.values():
-            store.trouble = trouble
-        self._refuse(trouble, {number: one for number, one in self._waiting.items() if not one.comes})
+            store.unavailable_reason = trouble
+        self._fail_requests(trouble, {number: one for number, one in self._pending.items() if not one.is_attach})
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """It has not answered what credit was lent for. It is asked for a word: without one it stays in doubt."""
-        if not self.is_doubted and self._transmit is not None:
-            self.is_doubted = True
-            self.ask(Hear(), ignore)
+        if not self.is_suspect and self._transmit is not None:
+            self.is_suspect = True
+            self.send_request(Barrier(), ignore)
 
-    def _speaks(self) -> None:
-        self._is_silent = self.is_doubted = False
+    def _on_responsive(self) -> None:
+        self._is_unresponsive = self.is_suspect = False
         for store in self.stores.values():
-            store.trouble = store.reported
-        self._feed_all()
+            store.unavailable_reason = store.reported_unavailable_reason
+        self._request_messages()
 
-    def _feed_all(self) -> None:
-        for guest in list(self.guests.values()):
-            guest.feed()
+    def _request_messages(self) -> None:
+        for guest in list(self.notice_handlers.values()):
+            guest.request_messages()
 
-    def _refuse(self, reason: str, refused: dict[int, _Waiting]) -> None:
-        self._waiting = {number: one for number, one in self._waiting.items() if number not in refused}
-        for one in refused.values():
-            one.told(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
+    def _fail_requests(self, reason: str, requests: dict[int, _PendingRequest]) -> None:
+        self._pending = {number: one for number, one in self._pending.items() if number not in requests}
+        for one in requests.values():
+            one.on_reply(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
 
 
-def _tell_guest(guest: Guest, notice: Given | DrainedNotice | Ready | Granted | Gone) -> None:
-    if isinstance(notice, Given):
-        guest.given(notice.deliveries)
+def _dispatch_notice(
+    handler: NoticeHandler, notice: Deliveries | DrainedNotice | MessagesAvailable | SessionGranted | ConsumerDetached
+) -> None:
+    if isinstance(notice, Deliveries):
+        handler.on_deliveries(notice.deliveries)
     elif isinstance(notice, DrainedNotice):
-        guest.drained()
-    elif isinstance(notice, Ready):
-        guest.ready()
-    elif isinstance(notice, Granted):
-        guest.granted(notice.session, notice.until_ms)
+        handler.on_credit_drained()
+    elif isinstance(notice, MessagesAvailable):
+        handler.on_messages_available()
+    elif isinstance(notice, SessionGranted):
+        handler.on_session_granted(notice.session_id, notice.locked_until_ms)
     else:
-        guest.gone(error_of(notice.kind, notice.text))
+        handler.on_detached(make_error(notice.error_name, notice.text))
 
 
 class RemoteStore(StoreState):
     """What one process knows of another one's store."""
 
-    def __init__(self, name: str, number: int, owner: Owner, *, max_pending_bytes: int) -> None:
+    def __init__(self, name: str, number: int, peer: PeerClient, *, max_pending_bytes: int) -> None:
         """Unavailable until its owner is connected. `number` is the store's."""
         super().__init__(name, max_pending_bytes)
-        self.owner = owner
-        self.trouble = None if owner.is_there else AWAY
-        self.reported: str | None = None
+        self.peer = peer
+        self.unavailable_reason = None if peer.is_connected else NOT_CONNECTED
+        self.reported_unavailable_reason: str | None = None
         """Why the store does not work, as its owner said last."""
-        owner.stores[number] = self
+        peer.stores[number] = self

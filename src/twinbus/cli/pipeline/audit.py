@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from twinbus.cli.pipeline.app import Master, app, plain_errors
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress
 
-    from twinbus.pipeline.audit.contents import Access
+    from twinbus.pipeline.audit.contents import NamespaceAccess
     from twinbus.pipeline.audit.settings import AuditSettings
 
-_LOOK_S: Final = 0.5
-_TIMES: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
+_POLL_INTERVAL_S: Final = 0.5
+_TIME_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 @app.command()
@@ -64,10 +64,10 @@ def audit(  # noqa: PLR0913  # as many as there are options
         typer.Option(metavar="ADDRESS", help="Rows of this namespace only (the journals' column); repeatable."),
     ] = None,
     since: Annotated[
-        dt.datetime | None, typer.Option(formats=_TIMES, metavar="TIME", help="Sends from then on, UTC.")
+        dt.datetime | None, typer.Option(formats=_TIME_FORMATS, metavar="TIME", help="Sends from then on, UTC.")
     ] = None,
     until: Annotated[
-        dt.datetime | None, typer.Option(formats=_TIMES, metavar="TIME", help="Sends up to then, UTC.")
+        dt.datetime | None, typer.Option(formats=_TIME_FORMATS, metavar="TIME", help="Sends up to then, UTC.")
     ] = None,
     skew: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How far apart the clocks of all machines may be.")
@@ -78,74 +78,74 @@ def audit(  # noqa: PLR0913  # as many as there are options
     ca_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
     ] = None,
-    master: Master = None,
+    master: MasterOption = None,
 ) -> None:
     """Say of every message that was reported sent whether it was delivered, parked or dead-lettered, or is lost."""
-    with plain_errors("audit"):
+    with reported_errors("audit"):
         # Inside, since `serve` starts sooner without.
         from twinbus.pipeline.audit.settings import AuditSettings  # noqa: PLC0415
 
         settings = AuditSettings(
             journals=journals,
             captures=captures or (),
-            captured_as=captured_as or (),
-            primary=_access(primary, ca_file or ()),
-            primary_admin=_access(primary_admin, ca_file or ()),
-            secondary=_access(secondary, ca_file or ()),
-            covered=covered or (),
+            capture_names=captured_as or (),
+            primary=_make_access(primary, ca_file or ()),
+            primary_admin=_make_access(primary_admin, ca_file or ()),
+            secondary=_make_access(secondary, ca_file or ()),
+            covered_entities=covered or (),
             namespaces=namespace or (),
-            since=_utc(since),
-            until=_utc(until),
-            skew_s=skew,
-            report=report,
+            since=_as_utc(since),
+            until=_as_utc(until),
+            max_clock_skew_s=skew,
+            report_folder=report,
         )
         code = run(settings, master)
     raise typer.Exit(code)
 
 
-def _access(text: str | None, ca_files: Sequence[Path]) -> Access | None:
+def _make_access(connection_string: str | None, ca_files: Sequence[Path]) -> NamespaceAccess | None:
     from twinbus.client import ConnectionString  # noqa: PLC0415
-    from twinbus.pipeline.audit.contents import Access  # noqa: PLC0415
+    from twinbus.pipeline.audit.contents import NamespaceAccess  # noqa: PLC0415
 
-    if text is None:
+    if connection_string is None:
         return None
-    ConnectionString.parse(text)  # what is wrong with it is said before Spark starts
-    return Access(text, tuple(str(file) for file in ca_files))
+    ConnectionString.parse(connection_string)  # what is wrong with it is said before Spark starts
+    return NamespaceAccess(connection_string, tuple(str(file) for file in ca_files))
 
 
-def _utc(time: dt.datetime | None) -> dt.datetime | None:
+def _as_utc(time: dt.datetime | None) -> dt.datetime | None:
     return None if time is None else time.replace(tzinfo=dt.UTC)
 
 
 def run(settings: AuditSettings, master: str | None) -> int:
     """All of it; the exit code."""
     from twinbus.cli.pipeline.audited import show  # noqa: PLC0415
-    from twinbus.pipeline.audit.looking import reach  # noqa: PLC0415
-    from twinbus.pipeline.audit.run import audit as judge_all  # noqa: PLC0415
+    from twinbus.pipeline.audit.looking import check_access  # noqa: PLC0415
+    from twinbus.pipeline.audit.run import run_audit as judge_all  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
     with _progress() as shown:
-        shown.tell("asking the namespaces")
-        asyncio.run(reach(settings))  # what a wrong key or address makes fail does so before Spark is started
-        shown.tell("starting Spark")
-        with session("twinbus audit", master=master) as spark, shown.watching(spark):
-            outcome = judge_all(spark, settings, shown.tell)
-    show(outcome, settings.report)
+        shown.show_step("asking the namespaces")
+        asyncio.run(check_access(settings))  # what a wrong key or address makes fail does so before Spark is started
+        shown.show_step("starting Spark")
+        with session("twinbus audit", master=master) as spark, shown.watching_spark(spark):
+            outcome = judge_all(spark, settings, shown.show_step)
+    show(outcome, settings.report_folder)
     return outcome.exit_code
 
 
-class _Shown:
+class _AuditProgress:
     """The step that is being done, how much of it Spark has done, and for how long it all has lasted."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=None)
 
-    def tell(self, text: str) -> None:
+    def show_step(self, text: str) -> None:
         self._progress.update(self._task, description=text, total=None)
 
     @contextlib.contextmanager
-    def watching(self, spark: SparkSession) -> Iterator[None]:
+    def watching_spark(self, spark: SparkSession) -> Iterator[None]:
         over = threading.Event()
         thread = threading.Thread(target=self._watch, args=(spark, over), name="twinbus-progress", daemon=True)
         thread.start()
@@ -155,9 +155,9 @@ class _Shown:
             over.set()
             thread.join()
 
-    def _watch(self, spark: SparkSession, over: threading.Event) -> None:
+    def _watch(self, spark: SparkSession, stopped: threading.Event) -> None:
         tracker = spark.sparkContext.statusTracker()
-        while not over.wait(_LOOK_S):
+        while not stopped.wait(_POLL_INTERVAL_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             tasks = sum(one.numTasks for one in stages if one is not None)
             done = sum(one.numCompletedTasks for one in stages if one is not None)
@@ -165,10 +165,10 @@ class _Shown:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[_Shown]:
+def _progress() -> Iterator[_AuditProgress]:
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield _Shown(progress)
+        yield _AuditProgress(progress)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pipeline.app import Master, app, plain_errors
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,32 +53,32 @@ def capture(  # noqa: PLR0913  # as many as there are options
     ca_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file.")
     ] = None,
-    master: Master = None,
+    master: MasterOption = None,
 ) -> None:
     """Write what goes through entities to Parquet files, each with a manifest; nothing twice, nothing missing."""
-    with plain_errors("capture"):
+    with reported_errors("capture"):
         # Inside, since `serve` starts sooner without.
-        from twinbus.pipeline.capture.settings import CaptureSettings, check_limits  # noqa: PLC0415
+        from twinbus.pipeline.capture.settings import CaptureSettings, make_limits  # noqa: PLC0415
 
         settings = CaptureSettings(
             connection_string=connection,
             entities=entities,
-            to=to,
-            limits=check_limits(window, size),
+            target_uri=to,
+            limits=make_limits(window, size),
             namespace=namespace,
             ca_file=None if ca_file is None else str(ca_file),
-            completes=complete,
-            allows_loss=allow_data_loss,
+            completes_captured=complete,
+            allows_data_loss=allow_data_loss,
             available_now=available_now,
         )
-        _say_what_may_miss(settings)
+        _warn_about_shared_entities(settings)
         run(settings, master)
 
 
-def _say_what_may_miss(settings: CaptureSettings) -> None:
+def _warn_about_shared_entities(settings: CaptureSettings) -> None:
     """A queue has messages only until somebody has them."""
     shared = [path for path in settings.entities if "/subscriptions/" not in path.lower()]
-    if shared and not settings.completes:
+    if shared and not settings.completes_captured:
         typer.echo(
             f"{', '.join(shared)}: what others receive before its window closes is not captured. A subscription of its "
             "own is captured as a whole, and so is a queue with --complete.",
@@ -89,17 +89,17 @@ def _say_what_may_miss(settings: CaptureSettings) -> None:
 def run(settings: CaptureSettings, master: str | None) -> None:
     """Until it is stopped, or all is done."""
     from twinbus.pipeline.capture.capturing import Capture  # noqa: PLC0415
-    from twinbus.pipeline.source import positions_of  # noqa: PLC0415
+    from twinbus.pipeline.source import read_positions  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
     for path in settings.entities:  # what a wrong key or path makes fail does so before Spark is started
-        positions_of(settings.source_of(path))
+        read_positions(settings.source_options(path))
     with session("twinbus capture", master=master) as spark, _progress() as shown:
         asyncio.run(_until_stopped(Capture(spark, settings, shown)))
     typer.echo(f"{shown.messages:,} messages in {shown.files:,} files.")
 
 
-async def _until_stopped(running: Capture) -> None:
+async def _until_stopped(capture_job: Capture) -> None:
     """Asked once it ends in order; asked again, at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
@@ -111,10 +111,10 @@ async def _until_stopped(running: Capture) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
     typer.echo("Capturing; ctrl-C ends it.", err=True)
-    await running.run(stop)
+    await capture_job.run(stop)
 
 
-class Shown:
+class CaptureProgress:
     """What is on the screen: a line for each file, and below them how much there is of each entity."""
 
     def __init__(self, progress: Progress) -> None:
@@ -124,7 +124,7 @@ class Shown:
         self.messages = 0
         self.files = 0
 
-    def captured(self, manifest: Manifest) -> None:
+    def on_captured(self, manifest: Manifest) -> None:
         """There is one more file."""
         self.messages += manifest.eventCount
         self.files += 1
@@ -139,13 +139,13 @@ class Shown:
             self._tasks[manifest.entity] = self._progress.add_task(manifest.entity, total=None)
         self._progress.advance(self._tasks[manifest.entity], manifest.eventCount)
 
-    def waits(self, entity: str, reason: str) -> None:
+    def on_retry(self, entity: str, reason: str) -> None:
         """An entity cannot be captured now."""
         self._progress.console.print(f"{entity} is tried again: {reason}", markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Shown]:
+def _progress() -> Iterator[CaptureProgress]:
     from rich import progress as rich  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
@@ -156,4 +156,4 @@ def _progress() -> Iterator[Shown]:
         rich.TimeElapsedColumn(),
     )
     with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield Shown(shown)
+        yield CaptureProgress(shown)

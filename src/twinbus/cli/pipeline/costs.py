@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 
 import typer
 
-from twinbus.cli.pipeline.app import Master, app, plain_errors
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as ScreenTable
 
-    from twinbus.pipeline.costs.bill import Terms
+    from twinbus.pipeline.costs.bill import BillingTerms
     from twinbus.pipeline.costs.document import Document, Table
 
-_WIDTH: Final = 160
+_DEFAULT_WIDTH: Final = 160
 """Characters, where the output is no screen and does not say how wide it is."""
-Model: TypeAlias = Literal["operation", "document"]
-Period: TypeAlias = Literal["day", "hour"]
+ModelName: TypeAlias = Literal["operation", "document"]
+PeriodName: TypeAlias = Literal["day", "hour"]
 
 
-def _if(help_text: str) -> Any:  # noqa: ANN401  # as typer's own
+def _what_if_option(help_text: str) -> Any:  # noqa: ANN401  # as typer's own
     return typer.Option(metavar="N", min=0, help=f"What if: {help_text}.")
 
 
-def _per_cent(help_text: str) -> Any:  # noqa: ANN401
+def _percent_option(help_text: str) -> Any:  # noqa: ANN401
     return typer.Option(metavar="PERCENT", min=0, max=100, help=help_text)
 
 
@@ -52,7 +52,7 @@ def costs(  # noqa: PLR0913  # as many as there are options
         str | None, typer.Option(metavar="TIME", help="From 2026-11-01, or 2026-11-01T08:00; UTC.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Before that time; both are UTC.")] = None,
-    model: Annotated[Model, typer.Option(help="Which model bills are made by; both are shown.")] = "operation",
+    model: Annotated[ModelName, typer.Option(help="Which model bills are made by; both are shown.")] = "operation",
     tariff: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Prices; without, the list that comes with twinbus.")
     ] = None,
@@ -60,41 +60,43 @@ def costs(  # noqa: PLR0913  # as many as there are options
         bool | None, typer.Option("--failed-calls/--no-failed-calls", help="Calls that failed are charged, or not.")
     ] = None,
     egress: Annotated[
-        float | None, _per_cent("How much of what applications receive leaves the region; 0 without.")
+        float | None, _percent_option("How much of what applications receive leaves the region; 0 without.")
     ] = None,
-    period: Annotated[Period, typer.Option(help="What a FOCUS row is about.")] = "day",
+    period: Annotated[PeriodName, typer.Option(help="What a FOCUS row is about.")] = "day",
     parquet: Annotated[str | None, typer.Option(metavar="DIR", help="Write FOCUS rows there, as Parquet.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page with charts there.")] = None,
     what_if: Annotated[bool, typer.Option("--what-if", help="Predict the bill of a pair instead.")] = False,
     setup: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What if: the pair, as TOML; options below win over it.")
     ] = None,
-    days: Annotated[int | None, _if("days of a month; 30")] = None,
-    messages: Annotated[int | None, _if("messages in a month; 1,000,000")] = None,
-    size: Annotated[int | None, _if("bytes of a message; 1,024")] = None,
-    subscriptions: Annotated[int | None, _if("those that want each message; without, it goes to a queue")] = None,
+    days: Annotated[int | None, _what_if_option("days of a month; 30")] = None,
+    messages: Annotated[int | None, _what_if_option("messages in a month; 1,000,000")] = None,
+    size: Annotated[int | None, _what_if_option("bytes of a message; 1,024")] = None,
+    subscriptions: Annotated[
+        int | None, _what_if_option("those that want each message; without, it goes to a queue")
+    ] = None,
     peek_lock: Annotated[
         bool | None, typer.Option("--peek-lock/--receive-and-delete", help="What if: how applications receive.")
     ] = None,
     parked: Annotated[
-        float | None, _per_cent("What if: how many of the messages; without, as long as outages last.")
+        float | None, _percent_option("What if: how many of the messages; without, as long as outages last.")
     ] = None,
     outage_minutes: Annotated[
         list[float] | None, typer.Option(metavar="N", help="What if: how long an outage lasts; repeatable.")
     ] = None,
-    entities: Annotated[int | None, _if("entities that an outage makes unavailable; 1")] = None,
-    clients: Annotated[int | None, _if("clients; 1")] = None,
-    factories: Annotated[int | None, _if("factories of each client; 1")] = None,
-    ping_seconds: Annotated[int | None, _if("seconds between pings; 60")] = None,
-    queues: Annotated[int | None, _if("backlog queues; 10")] = None,
-    hosts: Annotated[int | None, _if("programs that run the syphon; 1")] = None,
-    poll_minutes: Annotated[int | None, _if("how long a poll of the syphon lasts; 15")] = None,
-    processes: Annotated[int | None, _if("starts of programs that pair; 1")] = None,
-    missing_queues: Annotated[int | None, _if("backlog queues that have to be created; 0")] = None,
-    parking_bytes: Annotated[int | None, _if("what a message grows by when it is parked; 256")] = None,
-    other_operations: Annotated[int | None, _if("operations of the account beside these; 0")] = None,
-    premium_units: Annotated[int | None, _if("messaging units of Premium to compare with; 1")] = None,
-    master: Master = None,
+    entities: Annotated[int | None, _what_if_option("entities that an outage makes unavailable; 1")] = None,
+    clients: Annotated[int | None, _what_if_option("clients; 1")] = None,
+    factories: Annotated[int | None, _what_if_option("factories of each client; 1")] = None,
+    ping_seconds: Annotated[int | None, _what_if_option("seconds between pings; 60")] = None,
+    queues: Annotated[int | None, _what_if_option("backlog queues; 10")] = None,
+    hosts: Annotated[int | None, _what_if_option("programs that run the syphon; 1")] = None,
+    poll_minutes: Annotated[int | None, _what_if_option("how long a poll of the syphon lasts; 15")] = None,
+    processes: Annotated[int | None, _what_if_option("starts of programs that pair; 1")] = None,
+    missing_queues: Annotated[int | None, _what_if_option("backlog queues that have to be created; 0")] = None,
+    parking_bytes: Annotated[int | None, _what_if_option("what a message grows by when it is parked; 256")] = None,
+    other_operations: Annotated[int | None, _what_if_option("operations of the account beside these; 0")] = None,
+    premium_units: Annotated[int | None, _what_if_option("messaging units of Premium to compare with; 1")] = None,
+    master: MasterOption = None,
 ) -> None:
     """Tell what the messages of namespaces cost, by entity, outage and stage; or predict it."""
     of_pair = {
@@ -120,66 +122,66 @@ def costs(  # noqa: PLR0913  # as many as there are options
         "premium_units": premium_units,
     }
     of_usage = {"journals": journals, "parquet": parquet, "since": since, "until": until, "master": master}
-    with plain_errors("costs"):
+    with reported_errors("costs"):
         if what_if:
-            _refuse({"data": data, **of_usage}, "is not for a prediction: leave it out")
+            _reject_options({"data": data, **of_usage}, "is not for a prediction: leave it out")
             of_both = {"failed_calls": failed_calls, "egress": egress}
             document = _predict({**of_pair, **of_both}, tariff, model)
         else:
-            _refuse(of_pair, "is for a prediction: say --what-if, or leave it out")
-            asked = _Asked(data or [], journals or [], parquet, master)
-            terms = _Terms(tariff, model, period, since, until, failed_calls is not False, egress or 0.0)
+            _reject_options(of_pair, "is for a prediction: say --what-if, or leave it out")
+            asked = _Inputs(data or [], journals or [], parquet, master)
+            terms = _BillingOptions(tariff, model, period, since, until, failed_calls is not False, egress or 0.0)
             document = _explain(asked, terms)
-        _give(document, html)
+        _output(document, html)
 
 
-class _Asked(NamedTuple):
+class _Inputs(NamedTuple):
     """What is read, and where it goes."""
 
-    data: list[str]
-    journals: list[str]
-    parquet: str | None
+    data_folders: list[str]
+    journal_folders: list[str]
+    parquet_folder: str | None
     master: str | None
 
 
-class _Terms(NamedTuple):
+class _BillingOptions(NamedTuple):
     """What a bill is made by, as it was typed."""
 
     tariff: Path | None
-    model: Model
-    period: Period
+    model: ModelName
+    period: PeriodName
     since: str | None
     until: str | None
     bills_failed: bool
-    egress: float
+    egress_percent: float
 
-    def read(self) -> Terms:
+    def parse(self) -> BillingTerms:
         """Checked."""
-        from twinbus.pipeline.costs.bill import Terms  # noqa: PLC0415
+        from twinbus.pipeline.costs.bill import BillingTerms  # noqa: PLC0415
         from twinbus.pipeline.costs.charges import Model  # noqa: PLC0415  # `serve` starts sooner without
         from twinbus.pipeline.costs.kinds import Period  # noqa: PLC0415
         from twinbus.pipeline.costs.tariff import read_tariff  # noqa: PLC0415
 
-        return Terms(
+        return BillingTerms(
             tariff=read_tariff(self.tariff),
             model=Model(self.model),
             period=Period(self.period),
-            since=_time("--since", self.since),
-            until=_time("--until", self.until),
+            since=_parse_time("--since", self.since),
+            until=_parse_time("--until", self.until),
             bills_failed=self.bills_failed,
-            egress=Decimal(str(self.egress)),
+            egress_percent=Decimal(str(self.egress_percent)),
         )
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
+def _reject_options(options: Mapping[str, object], reason: str) -> None:
     """An option that would be ignored is a mistake, and its user should know."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         names = ", ".join("DATA" if name == "data" else f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"{names} {why}")
+        raise ValueError(f"{names} {reason}")
 
 
-def _time(option: str, text: str | None) -> dt.datetime | None:
+def _parse_time(option: str, text: str | None) -> dt.datetime | None:
     if text is None:
         return None
     try:
@@ -189,35 +191,40 @@ def _time(option: str, text: str | None) -> dt.datetime | None:
     return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
 
 
-def _predict(options: dict[str, Any], tariff: Path | None, model: Model) -> Document:
+def _predict(options: dict[str, Any], tariff: Path | None, model: ModelName) -> Document:
     from twinbus.pipeline.costs import charges  # noqa: PLC0415  # `serve` starts sooner without
-    from twinbus.pipeline.costs.predicted import tell_prediction  # noqa: PLC0415
+    from twinbus.pipeline.costs.predicted import prediction_document  # noqa: PLC0415
     from twinbus.pipeline.costs.setup import read_setup  # noqa: PLC0415
     from twinbus.pipeline.costs.tariff import read_tariff  # noqa: PLC0415
     from twinbus.pipeline.costs.what_if import predict  # noqa: PLC0415
 
     file = options.pop("setup")
     given = {name: value for name, value in options.items() if value is not None}
-    return tell_prediction(predict(read_setup(file, given), read_tariff(tariff)), charges.Model(model))
+    return prediction_document(predict(read_setup(file, given), read_tariff(tariff)), charges.Model(model))
 
 
-def _explain(asked: _Asked, terms: _Terms) -> Document:
+def _explain(inputs: _Inputs, billing_options: _BillingOptions) -> Document:
     from twinbus.pipeline.errors import PipelineError  # noqa: PLC0415  # `serve` starts sooner without
 
-    if not asked.data:
+    if not inputs.data_folders:
         raise PipelineError("name the data folders of servers, as given to `twinbus serve --data`; or say --what-if")
-    from twinbus.pipeline.costs.bill import SETTINGS  # noqa: PLC0415
+    from twinbus.pipeline.costs.bill import SPARK_SETTINGS  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
-    agreed = terms.read()
+    agreed = billing_options.parse()
     with _progress() as tell:
         tell("starting Spark")
-        with session("twinbus costs", master=asked.master, settings=SETTINGS) as spark:
-            from twinbus.pipeline.costs.explained import tell_report  # noqa: PLC0415  # PySpark is there now
-            from twinbus.pipeline.costs.report import Wanted, explain  # noqa: PLC0415
+        with session("twinbus costs", master=inputs.master, settings=SPARK_SETTINGS) as spark:
+            from twinbus.pipeline.costs.explained import report_document  # noqa: PLC0415  # PySpark is there now
+            from twinbus.pipeline.costs.report import CostReportSettings, explain  # noqa: PLC0415
 
-            wanted = Wanted(usage=asked.data, journals=asked.journals, terms=agreed, parquet=asked.parquet)
-            return tell_report(explain(spark, wanted, tell))
+            wanted = CostReportSettings(
+                usage_folders=inputs.data_folders,
+                journal_folders=inputs.journal_folders,
+                terms=agreed,
+                parquet_folder=inputs.parquet_folder,
+            )
+            return report_document(explain(spark, wanted, tell))
 
 
 @contextlib.contextmanager
@@ -232,17 +239,17 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda what: progress.update(task, description=what)
 
 
-def _give(document: Document, html: Path | None) -> None:
+def _output(document: Document, html: Path | None) -> None:
     from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
 
     from twinbus import __version__  # noqa: PLC0415
-    from twinbus.pipeline.costs.page import write_page  # noqa: PLC0415
+    from twinbus.pipeline.costs.page import render_page  # noqa: PLC0415
 
     console = Console()
-    show(document, console if console.is_terminal else Console(width=_WIDTH))
+    show(document, console if console.is_terminal else Console(width=_DEFAULT_WIDTH))
     if html is not None:
         now = dt.datetime.now(dt.UTC)
-        html.write_text(write_page(document, f"twinbus {__version__}, {now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
+        html.write_text(render_page(document, f"twinbus {__version__}, {now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
         typer.echo(f"\nThe page is {html}", err=True)
 
 
@@ -264,16 +271,16 @@ def show(document: Document, console: Console) -> None:
         for paragraph in section.paragraphs:
             console.print(Text(paragraph))
         for table in section.tables:
-            console.print(_table(table))
+            console.print(_screen_table(table))
 
 
-def _table(table: Table) -> ScreenTable:
+def _screen_table(table: Table) -> ScreenTable:
     from rich.table import Table as ScreenTable  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     made = ScreenTable(title=Text(table.caption) if table.caption else None, title_justify="left", show_footer=False)
-    for number, head in enumerate(table.heads):
-        made.add_column(Text(head), justify="right" if table.is_number(number) else "left", overflow="fold")
+    for number, head in enumerate(table.headers):
+        made.add_column(Text(head), justify="right" if table.is_numeric(number) else "left", overflow="fold")
     for number, row in enumerate(table.rows):
         left = len(table.rows) - number - 1 if table.has_total else -1
         made.add_row(*map(Text, row), style="bold" if left == 0 else None, end_section=left == 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pipeline.app import Master, app, plain_errors
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,31 +54,35 @@ def replay(  # noqa: PLR0913  # as many as there are options
     ca_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file.")
     ] = None,
-    master: Master = None,
+    master: MasterOption = None,
 ) -> None:
     """Send captured messages to an entity, as they were: all of them, those of some time, or those of a filter."""
-    with plain_errors("replay"):
-        from twinbus.model.path import owner_of  # noqa: PLC0415  # `serve` starts sooner without
+    with reported_errors("replay"):
+        from twinbus.model.path import parent_entity  # noqa: PLC0415  # `serve` starts sooner without
         from twinbus.pipeline.capture.folder import Folder  # noqa: PLC0415
-        from twinbus.pipeline.capture.replaying import find_files, find_place, rows_of  # noqa: PLC0415
+        from twinbus.pipeline.capture.replaying import find_entity_folder, find_files, read_rows  # noqa: PLC0415
         from twinbus.pipeline.sink.options import read_options  # noqa: PLC0415
         from twinbus.pipeline.spark import session  # noqa: PLC0415
 
-        options = {"connectionString": connection, "entity": to or owner_of(entity), **_pairs(option or ())}
+        options = {
+            "connectionString": connection,
+            "entity": to or parent_entity(entity),
+            **_parse_options(option or ()),
+        }
         if ca_file is not None:
             options["caFile"] = str(ca_file)
         read_options(options)  # what is wrong with them is known before Spark starts
-        times = {"since": _time("--since", since), "until": _time("--until", until)}
+        times = {"since": _parse_time("--since", since), "until": _parse_time("--until", until)}
         folder = Folder(source)
-        files = find_files(folder, find_place(folder, entity, namespace), entity, **times)
-        _tell(entity, files)
+        files = find_files(folder, find_entity_folder(folder, entity, namespace), entity, **times)
+        _print_files(entity, files)
         if files:
             with session("twinbus replay", master=master) as spark:
-                rows = rows_of(spark, folder, files, **times, where=where)
-                _count(rows) if dry_run else _send(rows, options)
+                rows = read_rows(spark, folder, files, **times, where=where)
+                _print_count(rows) if dry_run else _send(rows, options)
 
 
-def _time(name: str, text: str | None) -> dt.datetime | None:
+def _parse_time(name: str, text: str | None) -> dt.datetime | None:
     if text is None:
         return None
     try:
@@ -88,7 +92,7 @@ def _time(name: str, text: str | None) -> dt.datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
 
 
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
+def _parse_options(texts: Sequence[str]) -> dict[str, str]:
     found = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -98,11 +102,11 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _tell(entity: str, files: Sequence[Manifest]) -> None:
+def _print_files(entity: str, files: Sequence[Manifest]) -> None:
     if not files:
         typer.echo(f"No captured file of '{entity}' has messages of that time.")
         return
-    first, last = min(one.first for one in files), max(one.last for one in files)
+    first, last = min(one.first_enqueued for one in files), max(one.last_enqueued for one in files)
     messages, size = sum(one.eventCount for one in files), sum(one.sizeInBytes for one in files)
     typer.echo(
         f"{len(files):,} files have {messages:,} messages in {size:,} bytes, from {first:%Y-%m-%d %H:%M:%S} to "
@@ -111,7 +115,7 @@ def _tell(entity: str, files: Sequence[Manifest]) -> None:
     )
 
 
-def _count(rows: DataFrame) -> None:
+def _print_count(rows: DataFrame) -> None:
     typer.echo(f"{rows.count():,} messages would be sent.")
 
 
@@ -120,9 +124,9 @@ def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
     from pyspark.sql.functions import count, lit  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
-    from twinbus.pipeline.capture.replaying import send  # noqa: PLC0415
+    from twinbus.pipeline.capture.replaying import send_rows  # noqa: PLC0415
 
     seen = Observation("replay")
     with Console(stderr=True).status("sending"):
-        send(rows.observe(seen, count(lit(1)).alias("messages")), options)
+        send_rows(rows.observe(seen, count(lit(1)).alias("messages")), options)
     typer.echo(f"{seen.get['messages']:,} messages were sent.")

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from twinbus.cli.pipeline.app import Master, app, plain_errors
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from twinbus.pipeline.syphon import Progress, Report, SparkSyphon, Wanted
-    from twinbus.pipeline.syphon.report import Row
+    from twinbus.pipeline.syphon.report import ReportRow
 
-SHOWN: Final = 40
+MAX_SHOWN_ROWS: Final = 40
 """Rows of the report on the screen."""
 
 
@@ -58,10 +58,10 @@ def syphon(  # noqa: PLR0913  # as many as there are options
     ca_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
     ] = None,
-    master: Master = None,
+    master: MasterOption = None,
 ) -> None:
     """Bring parked messages of a pair back to its primary, by tasks of Spark."""
-    with plain_errors("syphon"):
+    with reported_errors("syphon"):
         from twinbus.pipeline.syphon import Pair, Wanted  # noqa: PLC0415  # `serve` starts sooner without
 
         pair = Pair.of(primary, secondary, admin, name=name, ca_files=ca_file or ())
@@ -75,47 +75,47 @@ def syphon(  # noqa: PLR0913  # as many as there are options
             report_place=report,
         )
         done = _run(wanted, master)
-    _show(done)
-    if done.failure is not None:
-        typer.echo(f"twinbus pipeline syphon: the report was not written to {done.failure}", err=True)
+    _print_report(done)
+    if done.write_error is not None:
+        typer.echo(f"twinbus pipeline syphon: the report was not written to {done.write_error}", err=True)
         raise typer.Exit(1)
-    if available_now and not done.is_over:
+    if available_now and not done.is_finished:
         left = "an unknown number of" if done.left is None else f"{done.left:,}"
-        typer.echo(f"twinbus pipeline syphon: {left} messages are left: {done.why}", err=True)
+        typer.echo(f"twinbus pipeline syphon: {left} messages are left: {done.reason}", err=True)
         raise typer.Exit(2)
 
 
-def _run(wanted: Wanted, master: str | None) -> Report:
+def _run(settings: Wanted, master: str | None) -> Report:
     from twinbus.pipeline.spark import session  # noqa: PLC0415
     from twinbus.pipeline.syphon import MASTER, SETTINGS, Report, SparkSyphon  # noqa: PLC0415
 
-    found = asyncio.run(_look(wanted))
-    if not found and wanted.available_now:
+    found = asyncio.run(_count_parked(settings))
+    if not found and settings.available_now:
         typer.echo("There is no such backlog queue.")
-        return Report(is_over=True)
+        return Report(is_finished=True)
     typer.echo(f"{sum(found.values()):,} messages are parked in {len(found):,} backlog queues; Spark starts", err=True)
-    with session("twinbus syphon", master=master or MASTER, settings=SETTINGS) as spark, _progress(wanted) as told:
-        return asyncio.run(_drain(SparkSyphon(spark, wanted, told)))
+    with session("twinbus syphon", master=master or MASTER, settings=SETTINGS) as spark, _progress(settings) as told:
+        return asyncio.run(_drain(SparkSyphon(spark, settings, told)))
 
 
-async def _look(wanted: Wanted) -> dict[str, int]:
+async def _count_parked(settings: Wanted) -> dict[str, int]:
     """What a wrong key or address makes fail does so before Spark is started."""
-    from twinbus.pipeline.syphon.assignment import look  # noqa: PLC0415
+    from twinbus.pipeline.syphon.assignment import count_parked  # noqa: PLC0415
 
-    async with wanted.pair.manager() as manager:
-        return await look(manager, wanted.pair.primary_name)
+    async with settings.pair.manager() as manager:
+        return await count_parked(manager, settings.pair.primary_name)
 
 
-async def _drain(running: SparkSyphon) -> Report:
+async def _drain(spark_syphon: SparkSyphon) -> Report:
     """Until it ends, or is told to: asked again, at once."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.stop)
-    return await running.run()
+        loop.add_signal_handler(number, spark_syphon.stop)
+    return await spark_syphon.run()
 
 
 @contextlib.contextmanager
-def _progress(wanted: Wanted) -> Iterator[Callable[[Progress], None]]:
+def _progress(settings: Wanted) -> Iterator[Callable[[Progress], None]]:
     """Show how far it is."""
     from rich import progress as rich  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -123,7 +123,7 @@ def _progress(wanted: Wanted) -> Iterator[Callable[[Progress], None]]:
 
     counts = (
         [rich.BarColumn(), rich.MofNCompleteColumn()]
-        if wanted.available_now
+        if settings.available_now
         else [rich.TextColumn("{task.completed:,}")]
     )
     columns = (
@@ -138,36 +138,40 @@ def _progress(wanted: Wanted) -> Iterator[Callable[[Progress], None]]:
 
         def told(progress: Progress) -> None:
             done = progress.moved + progress.dead_lettered
-            text = f"{progress.tasks} tasks, {progress.left:,} left. {progress.trouble}"
+            text = f"{progress.tasks} tasks, {progress.left:,} left. {progress.problem}"
             shown.update(task, completed=done, total=done + progress.left, description=escape(text))
 
         yield told
 
 
-def _show(done: Report) -> None:
+def _print_report(report: Report) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Column, Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     numbers = [Column(name, justify="right", no_wrap=True) for name in ("moved", "dead", "left", "took", "tasks")]
     table = Table("from", Column("to", overflow="fold"), *numbers, "ended")
-    ordered = sorted(done.rows, key=lambda row: (len(row.backlog_queue), row.backlog_queue, row.destination or ""))
-    for row in ordered[:SHOWN]:
+    ordered = sorted(report.rows, key=lambda row: (len(row.backlog_queue), row.backlog_queue, row.destination or ""))
+    for row in ordered[:MAX_SHOWN_ROWS]:
         table.add_row(*map(Text, _cells(row)))
     console = Console(soft_wrap=False)
-    if done.rows:
-        prefix, _, _ = done.rows[0].backlog_queue.rpartition("/")
+    if report.rows:
+        prefix, _, _ = report.rows[0].backlog_queue.rpartition("/")
         console.print(Text(f"From backlog queues {prefix}/... (dead: dead-lettered there)"))
         console.print(table)
-    if len(done.rows) > SHOWN:
-        console.print(f"and {len(done.rows) - SHOWN:,} rows more")
-    console.print(f"{done.moved:,} messages were moved, {done.dead_lettered:,} dead-lettered.")
+    if len(report.rows) > MAX_SHOWN_ROWS:
+        console.print(f"and {len(report.rows) - MAX_SHOWN_ROWS:,} rows more")
+    console.print(f"{report.moved:,} messages were moved, {report.dead_lettered:,} dead-lettered.")
 
 
-def _cells(row: Row) -> list[str]:
-    took = f"{(row.last - row.first).total_seconds():,.1f} s" if row.first is not None and row.last is not None else ""
-    moved = f"{row.moved:,}" if row.exact else f">={row.moved:,}"
+def _cells(row: ReportRow) -> list[str]:
+    took = (
+        f"{(row.last_moved - row.first_moved).total_seconds():,.1f} s"
+        if row.first_moved is not None and row.last_moved is not None
+        else ""
+    )
+    moved = f"{row.moved:,}" if row.is_exact else f">={row.moved:,}"
     left = "?" if row.left is None else f"{row.left:,}"
     place = row.destination or ("(nobody can tell)" if row.dead_lettered else "")
     _, _, number = row.backlog_queue.rpartition("/")
-    return [number, place, moved, f"{row.dead_lettered:,}", left, took, str(row.attempts), row.ended]
+    return [number, place, moved, f"{row.dead_lettered:,}", left, took, str(row.attempts), row.end_reason]

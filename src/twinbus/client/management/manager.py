@@ -14,16 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.management.service import AtomService, as_unknown
-from twinbus.client.settings import FactorySettings, read_options
+from twinbus.client.management.service import AtomClient, reading_response
+from twinbus.client.settings import FactorySettings, settings_from_options
 from twinbus.model import path as paths
 from twinbus.model.atom import namespace as namespace_form
 from twinbus.model.atom import rule as rule_form
-from twinbus.model.atom.form import TARGETS
-from twinbus.model.atom.kinds import NEWEST, View
-from twinbus.model.atom.queue import QUEUE
-from twinbus.model.atom.subscription import SUBSCRIPTION, add_default_rule
-from twinbus.model.atom.topic import TOPIC
+from twinbus.model.atom.form import FORWARD_AUTHORIZATION_HEADERS
+from twinbus.model.atom.kinds import NEWEST_API_VERSION, WriteContext
+from twinbus.model.atom.queue import QUEUE_CODEC
+from twinbus.model.atom.subscription import SUBSCRIPTION_CODEC, add_default_rule
+from twinbus.model.atom.topic import TOPIC_CODEC
 from twinbus.model.errors import EntityNotFound, InvalidArgument
 from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
-    from twinbus.model.atom.form import Form
+    from twinbus.model.atom.form import DescriptionCodec
     from twinbus.model.rule import RuleDescription
 
 D = TypeVar("D")
 R = TypeVar("R")
-_QUEUES: Final = "$Resources/queues"
-_TOPICS: Final = "$Resources/topics"
-_NAMESPACE: Final = "$namespaceinfo"
+_QUEUES_PATH: Final = "$Resources/queues"
+_TOPICS_PATH: Final = "$Resources/topics"
+_NAMESPACE_PATH: Final = "$namespaceinfo"
 
 
 class NamespaceManager:
@@ -58,8 +58,8 @@ class NamespaceManager:
         """Nothing is connected before it is needed. `from_connection_string` is the usual way."""
         self.where = where
         self.settings = settings if settings is not None else FactorySettings()
-        self._service = AtomService(where, self.settings, token_provider)
-        self._view = View(where.host, NEWEST)
+        self._client = AtomClient(where, self.settings, token_provider)
+        self._view = WriteContext(where.host, NEWEST_API_VERSION)
 
     @classmethod
     def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
@@ -70,10 +70,10 @@ class NamespaceManager:
         machine's.
         """
         provider = options.get("token_provider")
-        return cls(ConnectionString.parse(text), read_options(options), token_provider=provider)
+        return cls(ConnectionString.parse(text), settings_from_options(options), token_provider=provider)
 
     def __repr__(self) -> str:
-        return f"<NamespaceManager {self.where.http_base}{' closed' if self._service.is_closed else ''}>"
+        return f"<NamespaceManager {self.where.http_base}{' closed' if self._client.is_closed else ''}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,74 +85,74 @@ class NamespaceManager:
 
     async def close(self) -> None:
         """End its connections. May be called again."""
-        await self._service.close()
+        await self._client.close()
 
     async def get_namespace_info(self) -> NamespaceInfo:
         """What the namespace is."""
-        root = await self._service.get(_NAMESPACE, namespace_form.TAG)
-        with as_unknown(_NAMESPACE):
-            return namespace_form.read_shown(root)
+        root = await self._client.get(_NAMESPACE_PATH, namespace_form.NAMESPACE_TAG)
+        with reading_response(_NAMESPACE_PATH):
+            return namespace_form.read_namespace(root)
 
     # --- queues -------------------------------------------------------------------------------------------------------
 
     async def create_queue(self, path: str, description: QueueDescription | None = None) -> QueueDescription:
         """Make a queue, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
-        return await self._put(QUEUE, _entity_path(path), description or QueueDescription(), is_update=False)
+        return await self._put(QUEUE_CODEC, _entity_path(path), description or QueueDescription(), is_update=False)
 
     async def update_queue(self, path: str, description: QueueDescription) -> QueueDescription:
         """Make a queue be as described in every respect; start from what `get_queue` says. EntityNotFound."""
-        return await self._put(QUEUE, _entity_path(path), description, is_update=True)
+        return await self._put(QUEUE_CODEC, _entity_path(path), description, is_update=True)
 
     async def get_queue(self, path: str) -> QueueDescription:
         """What a queue is told to be, or EntityNotFound."""
-        return await self._get(QUEUE, _entity_path(path))
+        return await self._get(QUEUE_CODEC, _entity_path(path))
 
     async def get_queue_runtime(self, path: str) -> QueueRuntime:
         """What a queue holds now, or EntityNotFound."""
-        return await self._get_runtime(QUEUE, _entity_path(path))
+        return await self._get_runtime(QUEUE_CODEC, _entity_path(path))
 
     async def queue_exists(self, path: str) -> bool:
         """There is a queue of that path."""
-        return await self._exists(QUEUE.tag, _entity_path(path))
+        return await self._exists(QUEUE_CODEC.tag, _entity_path(path))
 
     async def delete_queue(self, path: str) -> None:
         """Delete a queue and all it holds, or EntityNotFound. A topic of that path would be deleted as well."""
-        await self._service.delete(_entity_path(path))
+        await self._client.delete(_entity_path(path))
 
     async def get_queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
         """All queues whose path starts so, page by page."""
-        async for path, description, runtime in self._list(QUEUE, _QUEUES, prefix):
+        async for path, description, runtime in self._list(QUEUE_CODEC, _QUEUES_PATH, prefix):
             yield QueueInfo(path=path, description=description, runtime=runtime)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def create_topic(self, path: str, description: TopicDescription | None = None) -> TopicDescription:
         """Make a topic, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
-        return await self._put(TOPIC, _entity_path(path), description or TopicDescription(), is_update=False)
+        return await self._put(TOPIC_CODEC, _entity_path(path), description or TopicDescription(), is_update=False)
 
     async def update_topic(self, path: str, description: TopicDescription) -> TopicDescription:
         """Make a topic be as described in every respect; start from what `get_topic` says. EntityNotFound."""
-        return await self._put(TOPIC, _entity_path(path), description, is_update=True)
+        return await self._put(TOPIC_CODEC, _entity_path(path), description, is_update=True)
 
     async def get_topic(self, path: str) -> TopicDescription:
         """What a topic is told to be, or EntityNotFound."""
-        return await self._get(TOPIC, _entity_path(path))
+        return await self._get(TOPIC_CODEC, _entity_path(path))
 
     async def get_topic_runtime(self, path: str) -> TopicRuntime:
         """What a topic holds now, or EntityNotFound."""
-        return await self._get_runtime(TOPIC, _entity_path(path))
+        return await self._get_runtime(TOPIC_CODEC, _entity_path(path))
 
     async def topic_exists(self, path: str) -> bool:
         """There is a topic of that path."""
-        return await self._exists(TOPIC.tag, _entity_path(path))
+        return await self._exists(TOPIC_CODEC.tag, _entity_path(path))
 
     async def delete_topic(self, path: str) -> None:
         """Delete a topic with its subscriptions, or EntityNotFound. A queue of that path would be deleted as well."""
-        await self._service.delete(_entity_path(path))
+        await self._client.delete(_entity_path(path))
 
     async def get_topics(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
         """All topics whose path starts so, page by page."""
-        async for path, description, runtime in self._list(TOPIC, _TOPICS, prefix):
+        async for path, description, runtime in self._list(TOPIC_CODEC, _TOPICS_PATH, prefix):
             yield TopicInfo(path=path, description=description, runtime=runtime)
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
@@ -167,34 +167,34 @@ class NamespaceManager:
         """Make a subscription with one rule: `rule`, or one that is true for every message."""
         place = _subscription_path(topic, name)
         return await self._put(
-            SUBSCRIPTION, place, description or SubscriptionDescription(), is_update=False, rule=rule
+            SUBSCRIPTION_CODEC, place, description or SubscriptionDescription(), is_update=False, rule=rule
         )
 
     async def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionDescription:
         """Make a subscription be as described in every respect; start from what `get_subscription` says."""
-        return await self._put(SUBSCRIPTION, _subscription_path(topic, name), description, is_update=True)
+        return await self._put(SUBSCRIPTION_CODEC, _subscription_path(topic, name), description, is_update=True)
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """What a subscription is told to be, or EntityNotFound."""
-        return await self._get(SUBSCRIPTION, _subscription_path(topic, name))
+        return await self._get(SUBSCRIPTION_CODEC, _subscription_path(topic, name))
 
     async def get_subscription_runtime(self, topic: str, name: str) -> QueueRuntime:
         """What a subscription holds now, or EntityNotFound. Its size is counted with its topic."""
-        return await self._get_runtime(SUBSCRIPTION, _subscription_path(topic, name))
+        return await self._get_runtime(SUBSCRIPTION_CODEC, _subscription_path(topic, name))
 
     async def subscription_exists(self, topic: str, name: str) -> bool:
         """The topic has a subscription of that name."""
-        return await self._exists(SUBSCRIPTION.tag, _subscription_path(topic, name))
+        return await self._exists(SUBSCRIPTION_CODEC.tag, _subscription_path(topic, name))
 
     async def delete_subscription(self, topic: str, name: str) -> None:
         """Delete a subscription and all it holds, or EntityNotFound."""
-        await self._service.delete(_subscription_path(topic, name))
+        await self._client.delete(_subscription_path(topic, name))
 
     async def get_subscriptions(self, topic: str, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
         """All subscriptions of a topic whose name starts so, page by page; or EntityNotFound."""
-        async for name, description, runtime in self._list(SUBSCRIPTION, _subscriptions_path(topic), prefix):
+        async for name, description, runtime in self._list(SUBSCRIPTION_CODEC, _subscriptions_path(topic), prefix):
             place = _subscription_path(topic, name)
             yield SubscriptionInfo(
                 path=place, topic=_entity_path(topic), name=name, description=description, runtime=runtime
@@ -213,74 +213,84 @@ class NamespaceManager:
     async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
         """A rule, or EntityNotFound."""
         place = _rule_path(topic, subscription, name)
-        root = await self._service.get(place, rule_form.TAG)
-        with as_unknown(place):
-            return rule_form.read_shown(root)
+        root = await self._client.get(place, rule_form.RULE_TAG)
+        with reading_response(place):
+            return rule_form.read_response(root)
 
     async def rule_exists(self, topic: str, subscription: str, name: str) -> bool:
         """The subscription has a rule of that name."""
-        return await self._exists(rule_form.TAG, _rule_path(topic, subscription, name))
+        return await self._exists(rule_form.RULE_TAG, _rule_path(topic, subscription, name))
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
         """Delete a rule, or EntityNotFound."""
-        await self._service.delete(_rule_path(topic, subscription, name))
+        await self._client.delete(_rule_path(topic, subscription, name))
 
     async def get_rules(self, topic: str, subscription: str) -> AsyncIterator[RuleDescription]:
         """All rules of a subscription, page by page; or EntityNotFound."""
         place = _rules_path(topic, subscription)
-        async for entry in self._service.list(place, rule_form.TAG):
-            with as_unknown(place):
-                rule = rule_form.read_shown(entry.description)
+        async for entry in self._client.list(place, rule_form.RULE_TAG):
+            with reading_response(place):
+                rule = rule_form.read_response(entry.description)
             yield rule
 
     # --- what they have in common -------------------------------------------------------------------------------------
 
     async def _put(
-        self, form: Form[D, R], place: str, description: D, *, is_update: bool, rule: RuleDescription | None = None
+        self,
+        form: DescriptionCodec[D, R],
+        path: str,
+        description: D,
+        *,
+        is_update: bool,
+        rule: RuleDescription | None = None,
     ) -> D:
-        wanted = form.write_wanted(description, self._view, is_update=is_update)
+        wanted = form.write_request(description, self._view, is_update=is_update)
         if rule is not None:
             add_default_rule(wanted, rule)
-        headers = tuple(header for target, header in TARGETS.items() if getattr(description, target, None) is not None)
-        root = await self._service.put(place, form.tag, wanted, is_update=is_update, token_headers=headers)
-        with as_unknown(place):
-            return form.read_shown(root)
+        headers = tuple(
+            header
+            for target, header in FORWARD_AUTHORIZATION_HEADERS.items()
+            if getattr(description, target, None) is not None
+        )
+        root = await self._client.put(path, form.tag, wanted, is_update=is_update, token_headers=headers)
+        with reading_response(path):
+            return form.read_response(root)
 
     async def _put_rule(
         self, topic: str, subscription: str, rule: RuleDescription, *, is_update: bool
     ) -> RuleDescription:
-        place, wanted = _rule_path(topic, subscription, rule.name), rule_form.write_wanted(rule)
-        root = await self._service.put(place, rule_form.TAG, wanted, is_update=is_update)
-        with as_unknown(place):
-            return rule_form.read_shown(root)
+        place, wanted = _rule_path(topic, subscription, rule.name), rule_form.write_request(rule)
+        root = await self._client.put(place, rule_form.RULE_TAG, wanted, is_update=is_update)
+        with reading_response(place):
+            return rule_form.read_response(root)
 
-    async def _get(self, form: Form[D, R], place: str) -> D:
-        root = await self._service.get(place, form.tag)
-        with as_unknown(place):
-            return form.read_shown(root)
+    async def _get(self, form: DescriptionCodec[D, R], path: str) -> D:
+        root = await self._client.get(path, form.tag)
+        with reading_response(path):
+            return form.read_response(root)
 
-    async def _get_runtime(self, form: Form[D, R], place: str) -> R:
-        root = await self._service.get(place, form.tag)
-        with as_unknown(place):
+    async def _get_runtime(self, form: DescriptionCodec[D, R], path: str) -> R:
+        root = await self._client.get(path, form.tag)
+        with reading_response(path):
             return form.read_runtime(root)
 
-    async def _exists(self, tag: str, place: str) -> bool:
+    async def _exists(self, tag: str, path: str) -> bool:
         try:
-            await self._service.get(place, tag)
+            await self._client.get(path, tag)
         except EntityNotFound:
             return False
         return True
 
-    async def _list(self, form: Form[D, R], place: str, prefix: str) -> AsyncIterator[tuple[str, D, R]]:
-        async for entry in self._service.list(place, form.tag, prefix):
-            with as_unknown(place):
-                shown = entry.title, form.read_shown(entry.description), form.read_runtime(entry.description)
+    async def _list(self, form: DescriptionCodec[D, R], path: str, prefix: str) -> AsyncIterator[tuple[str, D, R]]:
+        async for entry in self._client.list(path, form.tag, prefix):
+            with reading_response(path):
+                shown = entry.title, form.read_response(entry.description), form.read_runtime(entry.description)
             yield shown
 
 
 # --- paths of what is managed -----------------------------------------------------------------------------------------
 
-_UPWARDS: Final = (".", "..")
+_DOT_SEGMENTS: Final = (".", "..")
 """Segments that are resolved on the way: to delete the subscription `..` would be to delete its topic."""
 
 
@@ -290,9 +300,9 @@ def _entity_path(path: str) -> str:
     A name stays a name: `news/Subscriptions/all` is no queue, and a slash or `..` in the name of a rule would make it
     the address of something else. What else a name can be is for the namespace to say.
     """
-    found = paths.relative(path)
-    is_elsewhere = any(segment in _UPWARDS for segment in found.split("/"))
-    if not found or is_elsewhere or found.startswith("$") or paths.owner_of(found) != found:
+    found = paths.relative_path(path)
+    is_elsewhere = any(segment in _DOT_SEGMENTS for segment in found.split("/"))
+    if not found or is_elsewhere or found.startswith("$") or paths.parent_entity(found) != found:
         raise InvalidArgument(f"{path!r:.80} is no path of a queue or topic")
     return found
 
@@ -317,7 +327,7 @@ def _rules_path(topic: str, subscription_name: str) -> str:
     return f"{_subscription_path(topic, subscription_name)}/Rules"
 
 
-def _checked_name(name: str, of: str) -> str:
-    if not name or "/" in name or name in _UPWARDS:
-        raise InvalidArgument(f"{name!r:.80} is no name of a {of}: it is not empty, and has no slash")
+def _checked_name(name: str, kind: str) -> str:
+    if not name or "/" in name or name in _DOT_SEGMENTS:
+        raise InvalidArgument(f"{name!r:.80} is no name of a {kind}: it is not empty, and has no slash")
     return name

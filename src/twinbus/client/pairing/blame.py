@@ -31,63 +31,63 @@ if TYPE_CHECKING:
 
 NOT_FOUND_GRACE_S: Final = 3600.0
 """How long messages wait for an entity that does not exist, unless somebody says otherwise."""
-LOST: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
+CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
 """There is no connection to the primary, or this end of it was closed."""
-MISSING: Final = (EntityNotFound, EntityDeleted)
-OWN_FAULTS: Final = (MessageTooLarge, InvalidArgument, MalformedMessage, NotAllowed, InvalidOperation, PartlyStored)
+NOT_FOUND_ERRORS: Final = (EntityNotFound, EntityDeleted)
+MESSAGE_ERRORS: Final = (MessageTooLarge, InvalidArgument, MalformedMessage, NotAllowed, InvalidOperation, PartlyStored)
 """Errors that the same message meets again, whenever it is sent: too large, a bad argument, no session id where the
 entity requires one. `PartlyStored` is a batch's: its messages are then judged one by one."""
 
 
-class Blame(Enum):
+class FailureCause(Enum):
     """What is at fault."""
 
     MESSAGE = "the message"
     """It will never be accepted."""
-    MISSING = "the entity does not exist"
-    REFUSAL = "the entity or the key"
+    ENTITY_NOT_FOUND = "the entity does not exist"
+    ENTITY_REFUSES = "the entity or the key"
     """Disabled, or unauthorised: somebody has to act, and then the message is accepted."""
     OUTAGE = "an outage"
     """Unavailable, busy or full: it passes."""
 
 
-def blame_for(error: ServiceBusError) -> Blame:
+def failure_cause_of(error: ServiceBusError) -> FailureCause:
     """Return what is at fault if a message was not accepted."""
-    if isinstance(error, LOST):
-        return Blame.OUTAGE
-    if isinstance(error, MISSING):
-        return Blame.MISSING
+    if isinstance(error, CONNECTION_ERRORS):
+        return FailureCause.OUTAGE
+    if isinstance(error, NOT_FOUND_ERRORS):
+        return FailureCause.ENTITY_NOT_FOUND
     if error.failure_class is not FailureClass.CALLER or isinstance(error, QuotaExceeded):
-        return Blame.OUTAGE
-    return Blame.MESSAGE if isinstance(error, OWN_FAULTS) else Blame.REFUSAL
+        return FailureCause.OUTAGE
+    return FailureCause.MESSAGE if isinstance(error, MESSAGE_ERRORS) else FailureCause.ENTITY_REFUSES
 
 
-class Patience:
+class RejectionPolicy:
     """How long messages for one entity wait, by the errors that it answers with."""
 
     def __init__(self, not_found_grace_s: float) -> None:
         """Messages wait for a missing entity for `not_found_grace_s`."""
-        self._grace_s = not_found_grace_s
-        self._missing_since_s: float | None = None
+        self._not_found_grace_s = not_found_grace_s
+        self._not_found_since_s: float | None = None
 
-    def accepted(self) -> None:
+    def note_accepted(self) -> None:
         """Note that the entity is there."""
-        self._missing_since_s = None
+        self._not_found_since_s = None
 
-    def is_over(self, error: ServiceBusError, now_s: float) -> bool:
+    def is_permanent(self, error: ServiceBusError, now_s: float) -> bool:
         """Tell whether a message that met this error is put aside for good; else it waits.
 
         Only the time for which the entity is missing without a break counts.
         """
-        blame = blame_for(error)
-        if blame is not Blame.MISSING:
-            self._missing_since_s = None
-            return blame is Blame.MESSAGE
-        if self._missing_since_s is None:
-            self._missing_since_s = now_s
-        return now_s - self._missing_since_s >= self._grace_s
+        blame = failure_cause_of(error)
+        if blame is not FailureCause.ENTITY_NOT_FOUND:
+            self._not_found_since_s = None
+            return blame is FailureCause.MESSAGE
+        if self._not_found_since_s is None:
+            self._not_found_since_s = now_s
+        return now_s - self._not_found_since_s >= self._not_found_grace_s
 
 
-def is_refusal(error: ServiceBusError) -> bool:
+def is_destination_refusal(error: ServiceBusError) -> bool:
     """Tell whether somebody has to act before messages are accepted: it is worth an alarm."""
-    return blame_for(error) in (Blame.REFUSAL, Blame.MISSING)
+    return failure_cause_of(error) in (FailureCause.ENTITY_REFUSES, FailureCause.ENTITY_NOT_FOUND)

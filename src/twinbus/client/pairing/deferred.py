@@ -20,121 +20,130 @@ if TYPE_CHECKING:
 
     from twinbus.client.receiver import MessageReceiver
 
-PEEKED_AT_ONCE: Final = 1_000
-FIRST_TAKEN: Final = 15
+PEEK_BATCH_SIZE: Final = 1_000
+FIRST_RECEIVE_COUNT: Final = 15
 """Messages of the first request: they come in one answer, and may be large."""
-MOST_TAKEN: Final = 500
-ANSWER_BYTES: Final = 262_144
+MAX_RECEIVE_COUNT: Final = 500
+TARGET_RESPONSE_BYTES: Final = 262_144
 """What an answer should have, about."""
 
-COMPLETED: Final = "completed"
-DEFERRED: Final = "defered"
+STATUS_COMPLETED: Final = "completed"
+STATUS_DEFERRED: Final = "defered"
 """As the protocol spells it. Deferred once more is no delivery on the count."""
-DEAD_LETTERED: Final = "suspended"
+STATUS_DEAD_LETTERED: Final = "suspended"
 
 
-class DeferredMessages:
+class DeferredRequests:
     """Those of one backlog queue."""
 
     def __init__(self, receiver: MessageReceiver) -> None:
         """`receiver` has the queue for itself."""
-        self.at_once = FIRST_TAKEN
+        self.max_per_request = FIRST_RECEIVE_COUNT
         """How many to take back in one request."""
         self._receiver = receiver
 
-    async def find(self, start: int) -> list[bytes]:
+    async def peek(self, from_sequence_number: int) -> list[bytes]:
         """Messages from a number on, without their bodies; none if there are no more.
 
         twinbus gives deferred messages only; another server gives all, of which most are none of them.
         """
         body: dict[str, object] = {
-            "from-sequence-number": start,
-            "message-count": Int(PEEKED_AT_ONCE),
+            "from-sequence-number": from_sequence_number,
+            "message-count": Int(PEEK_BATCH_SIZE),
             "twinbus:state": "deferred",
             "omit-message-body": True,
         }
-        return [_payload(entry) for entry in _entries(await self._ask("com.microsoft:peek-message", body))]
+        return [
+            _payload_of(entry) for entry in _message_entries(await self._request("com.microsoft:peek-message", body))
+        ]
 
-    async def take(self, numbers: Sequence[int]) -> list[tuple[bytes, uuid.UUID]]:
+    async def receive(self, sequence_numbers: Sequence[int]) -> list[tuple[bytes, uuid.UUID]]:
         """Messages by their numbers, each with its lock: all, or MessageNotFound if one cannot be had."""
-        if len(numbers) > self.at_once:  # fewer than were fit for one request when they were chosen
-            count = self.at_once
-            taken = await self.take(numbers[:count])
+        if len(sequence_numbers) > self.max_per_request:  # fewer than were fit for one request when they were chosen
+            count = self.max_per_request
+            taken = await self.receive(sequence_numbers[:count])
             try:
-                return taken + await self.take(numbers[count:])
+                return taken + await self.receive(sequence_numbers[count:])
             except ServiceBusError:
                 with suppress(ServiceBusError):  # their locks expire then
-                    await self.settle(DEFERRED, [lock for _, lock in taken])
+                    await self.settle(STATUS_DEFERRED, [lock for _, lock in taken])
                 raise
-        body: dict[str, object] = {"sequence-numbers": Array(int, list(numbers)), "receiver-settle-mode": UInt(1)}
+        body: dict[str, object] = {
+            "sequence-numbers": Array(int, list(sequence_numbers)),
+            "receiver-settle-mode": UInt(1),
+        }
         is_too_large = False
         taken = []
         try:
-            entries = _entries(await self._ask("com.microsoft:receive-by-sequence-number", body))
-            taken = [(_payload(entry), _lock(entry)) for entry in entries]
+            entries = _message_entries(await self._request("com.microsoft:receive-by-sequence-number", body))
+            taken = [(_payload_of(entry), _lock_token_of(entry)) for entry in entries]
         except MessageTooLarge:
-            if len(numbers) == 1:
+            if len(sequence_numbers) == 1:
                 raise
             is_too_large = True
         if is_too_large:
-            self.at_once = max(1, len(numbers) // 2)
-            return await self.take(numbers)
+            self.max_per_request = max(1, len(sequence_numbers) // 2)
+            return await self.receive(sequence_numbers)
         if taken:
             size = max(1, sum([len(payload) for payload, _ in taken]) // len(taken))
-            self.at_once = min(MOST_TAKEN, max(1, ANSWER_BYTES // size))
+            self.max_per_request = min(MAX_RECEIVE_COUNT, max(1, TARGET_RESPONSE_BYTES // size))
         return taken
 
-    async def settle(self, status: str, locks: Sequence[uuid.UUID], more: Mapping[str, object] | None = None) -> None:
+    async def settle(
+        self, status: str, lock_tokens: Sequence[uuid.UUID], extra_fields: Mapping[str, object] | None = None
+    ) -> None:
         """Settle messages that were taken back; where one lock is lost, the others are settled one by one."""
         is_lost = False
         try:
-            await self._settle(status, locks, more or {})
+            await self._settle(status, lock_tokens, extra_fields or {})
         except MessageLockLost:
-            if len(locks) == 1:
+            if len(lock_tokens) == 1:
                 raise
             is_lost = True
         if is_lost:
-            await self._settle_apart(status, locks, more or {})
+            await self._settle_one_by_one(status, lock_tokens, extra_fields or {})
 
-    async def _settle_apart(self, status: str, locks: Sequence[uuid.UUID], more: Mapping[str, object]) -> None:
+    async def _settle_one_by_one(
+        self, status: str, lock_tokens: Sequence[uuid.UUID], extra_fields: Mapping[str, object]
+    ) -> None:
         lost: MessageLockLost | None = None
-        for lock in locks:
+        for lock in lock_tokens:
             try:
-                await self._settle(status, [lock], more)
+                await self._settle(status, [lock], extra_fields)
             except MessageLockLost as error:
                 lost = error
         if lost is not None:
             raise lost
 
-    async def _settle(self, status: str, locks: Sequence[uuid.UUID], more: Mapping[str, object]) -> None:
-        body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, list(locks)), **more}
-        await self._ask("com.microsoft:update-disposition", body)
+    async def _settle(self, status: str, lock_tokens: Sequence[uuid.UUID], extra_fields: Mapping[str, object]) -> None:
+        body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, list(lock_tokens)), **extra_fields}
+        await self._request("com.microsoft:update-disposition", body)
 
-    async def _ask(self, operation: str, body: Mapping[str, object]) -> Mapping[object, object]:
+    async def _request(self, operation: str, body: Mapping[str, object]) -> Mapping[object, object]:
         factory = self._receiver.factory
         limit_s = factory.settings.operation_timeout_s
-        return (await factory.ask(self._receiver.path, operation, body, timeout_s=limit_s)).body
+        return (await factory.request(self._receiver.path, operation, body, timeout_s=limit_s)).body
 
 
-def marking(*, is_marked: bool) -> dict[str, object]:
+def possible_duplicate_change(*, is_marked: bool) -> dict[str, object]:
     """What a settlement says of a message that may have been sent; nothing of another."""
     return {"properties-to-modify": {POSSIBLE_DUPLICATE: True}} if is_marked else {}
 
 
-def _entries(body: Mapping[object, object]) -> list[dict[object, object]]:
+def _message_entries(body: Mapping[object, object]) -> list[dict[object, object]]:
     """The messages of an answer, each a map."""
     found = body.get("messages")
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
-def _payload(entry: Mapping[object, object]) -> bytes:
+def _payload_of(entry: Mapping[object, object]) -> bytes:
     payload = entry.get("message")
     if not isinstance(payload, bytes):
         raise UnknownAnswer("an answer has a message that is no binary")
     return payload
 
 
-def _lock(entry: Mapping[object, object]) -> uuid.UUID:
+def _lock_token_of(entry: Mapping[object, object]) -> uuid.UUID:
     lock = entry.get("lock-token")
     if not isinstance(lock, uuid.UUID):
         raise UnknownAnswer("an answer has a deferred message without a lock token")

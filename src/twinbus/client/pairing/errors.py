@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.client.attempts import STORED, UNSENT
+from twinbus.client.attempts import MAY_BE_STORED, NOT_SENT
 from twinbus.model.errors import CallerError, InvalidArgument, InvalidOperation, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _reason(error: BaseException, *, is_failed_over: bool) -> str:
     text = str(error)
     if not is_failed_over:
         return text
-    for ending in (f": {STORED}", f": {UNSENT}"):
+    for ending in (f": {MAY_BE_STORED}", f": {NOT_SENT}"):
         text = text.removesuffix(ending)
     return f"failed over after an earlier send: {text}"
 

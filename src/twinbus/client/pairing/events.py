@@ -62,7 +62,7 @@ class EventKind(Enum):
     EVENTS_LOST = "events lost"
 
 
-EVERY_KIND: Final = frozenset(EventKind)
+ALL_KINDS: Final = frozenset(EventKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.pairing.fragments import Key
+from twinbus.client.pairing.fragments import RoutingKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.client.clock import Clock
-    from twinbus.client.pairing.fragments import Fragments
+    from twinbus.client.pairing.fragments import FragmentOutages
     from twinbus.client.pairing.wakeups import Wakeups
     from twinbus.model.errors import ServiceBusError
 
@@ -34,7 +34,7 @@ class EntityState(Enum):
     """The primary is there, and refuses pings: sends fail with that reason, and nothing is parked."""
 
 
-class Happening(Enum):
+class HealthEvent(Enum):
     """What can happen to an entity."""
 
     SEND_FAILED = "a send failed"
@@ -46,15 +46,15 @@ class Happening(Enum):
 
 
 TRANSITIONS: Final = {
-    (EntityState.HEALTHY, Happening.SEND_FAILED): EntityState.SUSPECT,
-    (EntityState.SUSPECT, Happening.SEND_SUCCEEDED): EntityState.HEALTHY,
-    (EntityState.SUSPECT, Happening.INTERVAL_PASSED): EntityState.FAILED_OVER,
-    (EntityState.SUSPECT, Happening.MARKED_HEALTHY): EntityState.HEALTHY,
-    (EntityState.FAILED_OVER, Happening.PING_SUCCEEDED): EntityState.HEALTHY,
-    (EntityState.FAILED_OVER, Happening.PINGS_REFUSED): EntityState.UNREACHABLE,
-    (EntityState.FAILED_OVER, Happening.MARKED_HEALTHY): EntityState.HEALTHY,
-    (EntityState.UNREACHABLE, Happening.PING_SUCCEEDED): EntityState.HEALTHY,
-    (EntityState.UNREACHABLE, Happening.MARKED_HEALTHY): EntityState.HEALTHY,
+    (EntityState.HEALTHY, HealthEvent.SEND_FAILED): EntityState.SUSPECT,
+    (EntityState.SUSPECT, HealthEvent.SEND_SUCCEEDED): EntityState.HEALTHY,
+    (EntityState.SUSPECT, HealthEvent.INTERVAL_PASSED): EntityState.FAILED_OVER,
+    (EntityState.SUSPECT, HealthEvent.MARKED_HEALTHY): EntityState.HEALTHY,
+    (EntityState.FAILED_OVER, HealthEvent.PING_SUCCEEDED): EntityState.HEALTHY,
+    (EntityState.FAILED_OVER, HealthEvent.PINGS_REFUSED): EntityState.UNREACHABLE,
+    (EntityState.FAILED_OVER, HealthEvent.MARKED_HEALTHY): EntityState.HEALTHY,
+    (EntityState.UNREACHABLE, HealthEvent.PING_SUCCEEDED): EntityState.HEALTHY,
+    (EntityState.UNREACHABLE, HealthEvent.MARKED_HEALTHY): EntityState.HEALTHY,
 }
 """Anything else changes nothing: a late success or failure of a send that began before, say."""
 
@@ -68,31 +68,31 @@ class EntityHealth:
         *,
         interval_s: float,
         clock: Clock,
-        fragments: Fragments,
-        changed: Callable[[EntityHealth, EntityState], None],
+        fragment_outages: FragmentOutages,
+        on_change: Callable[[EntityHealth, EntityState], None],
         wakeups: Wakeups,
     ) -> None:
         """It is held to be healthy. `changed` is told the state it had before; `wakeups`, that the entity answers."""
         self.path = path
         self.state = EntityState.HEALTHY
-        self.why: ServiceBusError | None = None
+        self.failure: ServiceBusError | None = None
         """The failure that made it what it is; None while it is healthy."""
         self.since_ms = clock.wall_ms()
         """When it became what it is."""
-        self.refusal: ServiceBusError
+        self.ping_refusal: ServiceBusError
         """Why pings are refused, once they are."""
-        self.key = Key()
+        self.ping_key = RoutingKey()
         """Of the send that failed first: pings carry it."""
         self.fragment = None
         """Pings are for all of it."""
-        self.fragments = fragments
+        self.fragment_outages = fragment_outages
         """Those of it that are down by themselves."""
         self.next_ping_ms: int | None = None
-        self.moved = asyncio.Event()
+        self.state_changed = asyncio.Event()
         """Set, and replaced by another, with each change of state."""
         self._interval_s = interval_s
         self._clock = clock
-        self._changed = changed
+        self._on_change = on_change
         self._wakeups = wakeups
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -113,44 +113,44 @@ class EntityHealth:
         return not self.takes_sends
 
     @property
-    def is_well(self) -> bool:
+    def is_fully_healthy(self) -> bool:
         """It is healthy, and so are all its fragments, as far as that is known."""
-        return self.is_healthy and not self.fragments.down
+        return self.is_healthy and not self.fragment_outages.down
 
-    def send_failed(self, error: ServiceBusError, key: Key) -> None:
+    def send_failed(self, error: ServiceBusError, ping_key: RoutingKey) -> None:
         """A send failed in a way that triggers failover. The interval runs from the first such failure (Q01)."""
         if self.state is not EntityState.HEALTHY or self._is_closed:
             return
-        self.why, self.key = error, key
-        self._happen(Happening.SEND_FAILED)
+        self.failure, self.ping_key = error, ping_key
+        self._apply(HealthEvent.SEND_FAILED)
         if self._interval_s <= 0:
-            self._happen(Happening.INTERVAL_PASSED)
+            self._apply(HealthEvent.INTERVAL_PASSED)
         else:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._interval_s, self._happen, Happening.INTERVAL_PASSED)
+            self._timer = loop.call_later(self._interval_s, self._apply, HealthEvent.INTERVAL_PASSED)
 
     def send_succeeded(self) -> None:
         """The primary took a message: that is what usually happens, and changes nothing."""
-        if self._wakeups.is_awaited:
-            self._wakeups.answered(self.path)
+        if self._wakeups.has_waiters:
+            self._wakeups.notify(self.path)
         if self.state is EntityState.SUSPECT:
-            self._happen(Happening.SEND_SUCCEEDED)
+            self._apply(HealthEvent.SEND_SUCCEEDED)
 
     def ping_succeeded(self) -> None:
         """The primary took a ping."""
-        self._wakeups.answered(self.path)
-        self._happen(Happening.PING_SUCCEEDED)
+        self._wakeups.notify(self.path)
+        self._apply(HealthEvent.PING_SUCCEEDED)
 
     def pings_refused(self, error: ServiceBusError) -> None:
         """The primary answers pings, and refuses them."""
-        self.why = self.refusal = error
-        self._happen(Happening.PINGS_REFUSED)
+        self.failure = self.ping_refusal = error
+        self._apply(HealthEvent.PINGS_REFUSED)
 
     def mark_healthy(self) -> None:
         """Somebody knows better."""
-        self._wakeups.answered(self.path)
-        self._happen(Happening.MARKED_HEALTHY)
-        self.fragments.restore_all()
+        self._wakeups.notify(self.path)
+        self._apply(HealthEvent.MARKED_HEALTHY)
+        self.fragment_outages.restore_all()
 
     def close(self) -> None:
         """Nothing more is waited for, and no failure counts: sends that a close ends say nothing of the entity."""
@@ -158,8 +158,8 @@ class EntityHealth:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _happen(self, happening: Happening) -> None:
-        following = TRANSITIONS.get((self.state, happening))
+    def _apply(self, event: HealthEvent) -> None:
+        following = TRANSITIONS.get((self.state, event))
         if following is None:
             return
         before, self.state, self.since_ms = self.state, following, self._clock.wall_ms()
@@ -167,7 +167,7 @@ class EntityHealth:
             self._timer.cancel()
             self._timer = None
         if following is EntityState.HEALTHY:
-            self.why = self.next_ping_ms = None
-        moved, self.moved = self.moved, asyncio.Event()
+            self.failure = self.next_ping_ms = None
+        moved, self.state_changed = self.state_changed, asyncio.Event()
         moved.set()
-        self._changed(self, before)
+        self._on_change(self, before)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.model.annotations import PATH
-from twinbus.model.path import key_of
+from twinbus.model.path import canonical_key
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-SAMPLE: Final = 1_000
+SAMPLE_SIZE: Final = 1_000
 """Messages of a queue that are looked at."""
-PEEKED_AT_ONCE: Final = 250
-MOST_BYTES: Final = 16_000_000
+PEEK_BATCH_SIZE: Final = 250
+MAX_PEEKED_BYTES: Final = 16_000_000
 """Of messages of a queue that are looked at: they come with their bodies."""
 
 
-class Counting(Protocol):
+class QueueRuntimeReader(Protocol):
     """What is needed of a NamespaceManager."""
 
     async def get_queue_runtime(self, path: str) -> QueueRuntime:
@@ -39,7 +39,7 @@ class Counting(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class BacklogQueueContents:
     """What lies in a backlog queue. None is: it could not be asked."""
 
     parked: int | None = None
@@ -58,26 +58,26 @@ class Contents:
 
 
 async def inspect(
-    secondary: MessagingFactory, manager: Counting, path: str, *, sample: int, limit_s: float
-) -> Contents:
+    secondary: MessagingFactory, manager: QueueRuntimeReader, path: str, *, sample: int, limit_s: float
+) -> BacklogQueueContents:
     """Look into a queue, at up to `sample` of its messages; for no longer than `limit_s`."""
     deadline_s = asyncio.get_running_loop().time() + limit_s
     counts = await _count(manager, path, deadline_s - limit_s / 2)
     parked = None if counts is None else counts.active_count + counts.deferred_count + counts.scheduled_count
-    tally = _Tally(is_all=True) if parked == 0 else await _peek(secondary, path, sample, deadline_s)
-    return Contents(
+    tally = _PeekSummary(is_complete=True) if parked == 0 else await _peek(secondary, path, sample, deadline_s)
+    return BacklogQueueContents(
         parked=parked,
         size_bytes=None if counts is None else counts.size_bytes,
         dead_lettered=None if counts is None else counts.dead_letter_count,
         oldest=tally.oldest,
         oldest_number=tally.oldest_number,
-        for_entities=tally.counted if tally.is_all or tally.messages else None,
+        for_entities=tally.count_by_entity if tally.is_complete or tally.message_count else None,
         without_destination=tally.without_destination,
-        is_sample=tally.messages > 0 and not tally.is_all and tally.messages != parked,
+        is_sample=tally.message_count > 0 and not tally.is_complete and tally.message_count != parked,
     )
 
 
-async def _count(manager: Counting, path: str, deadline_s: float) -> QueueRuntime | None:
+async def _count(manager: QueueRuntimeReader, path: str, deadline_s: float) -> QueueRuntime | None:
     try:
         async with asyncio.timeout_at(deadline_s):
             return await manager.get_queue_runtime(path)
@@ -86,16 +86,16 @@ async def _count(manager: Counting, path: str, deadline_s: float) -> QueueRuntim
         return None
 
 
-async def _peek(secondary: MessagingFactory, path: str, sample: int, deadline_s: float) -> _Tally:
+async def _peek(secondary: MessagingFactory, path: str, sample: int, deadline_s: float) -> _PeekSummary:
     """Peek at the oldest messages, page by page: what was counted before a failure counts."""
-    tally = _Tally()
+    tally = _PeekSummary()
     try:
         async with asyncio.timeout_at(deadline_s), secondary.create_message_receiver(path) as receiver:
             start = 0
-            while tally.messages < sample and tally.bytes < MOST_BYTES:
-                page = await receiver.peek_batch(min(PEEKED_AT_ONCE, sample - tally.messages), start)
+            while tally.message_count < sample and tally.byte_count < MAX_PEEKED_BYTES:
+                page = await receiver.peek_batch(min(PEEK_BATCH_SIZE, sample - tally.message_count), start)
                 if not page:  # a short page is not the end: its messages may be large
-                    tally.is_all = True
+                    tally.is_complete = True
                     break
                 tally.add(page)
                 start = page[-1].sequence_number + 1
@@ -105,28 +105,28 @@ async def _peek(secondary: MessagingFactory, path: str, sample: int, deadline_s:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _PeekSummary:
     """What is remembered of messages that were peeked at."""
 
-    messages: int = 0
-    bytes: int = 0
-    is_all: bool = False
+    message_count: int = 0
+    byte_count: int = 0
+    is_complete: bool = False
     oldest: dt.datetime | None = None
     oldest_number: int | None = None
-    counted: dict[str, int] = field(default_factory=dict)
+    count_by_entity: dict[str, int] = field(default_factory=dict)
     without_destination: int = 0
-    _spelled: dict[str, str] = field(default_factory=dict)
+    _path_by_key: dict[str, str] = field(default_factory=dict)
 
     def add(self, page: Sequence[BrokeredMessage]) -> None:
         """Count them by destination, however its path is spelled."""
         if self.oldest_number is None:
             self.oldest, self.oldest_number = page[0].enqueued_time_utc, page[0].sequence_number
         for message in page:
-            self.messages += 1
-            self.bytes += message.size
+            self.message_count += 1
+            self.byte_count += message.size
             path = message.properties.get(PATH)
             if isinstance(path, str):
-                name = self._spelled.setdefault(key_of(path), path)
-                self.counted[name] = self.counted.get(name, 0) + 1
+                name = self._path_by_key.setdefault(canonical_key(path), path)
+                self.count_by_entity[name] = self.count_by_entity.get(name, 0) + 1
             else:
                 self.without_destination += 1

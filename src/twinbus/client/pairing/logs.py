@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("twinbus.client.pairing")
 
-LEVELS: Final = {
+LOG_LEVELS: Final = {
     EventKind.SUSPECTED: logging.WARNING,
     EventKind.FAILED_OVER: logging.WARNING,
     EventKind.PARKED: logging.DEBUG,
@@ -53,7 +53,7 @@ LEVELS: Final = {
     EventKind.PROTECTED: logging.INFO,
     EventKind.EVENTS_LOST: logging.WARNING,
 }
-STATES: Final = {
+STATE_BY_EVENT: Final = {
     EventKind.RESTORED: EntityState.HEALTHY,
     EventKind.SUSPECTED: EntityState.SUSPECT,
     EventKind.FAILED_OVER: EntityState.FAILED_OVER,
@@ -62,17 +62,17 @@ STATES: Final = {
 """Events that are a change of an entity's state."""
 
 
-def is_wanted(kind: EventKind) -> bool:
+def is_logged(kind: EventKind) -> bool:
     """A record of such an event would be written."""
-    return log.isEnabledFor(LEVELS.get(kind, logging.INFO))
+    return log.isEnabledFor(LOG_LEVELS.get(kind, logging.INFO))
 
 
-def write(event: PairingEvent) -> None:
+def write_log_record(event: PairingEvent) -> None:
     """Write the record of an event."""
-    level = logging.DEBUG if event.is_outage else LEVELS.get(event.kind, logging.INFO)
+    level = logging.DEBUG if event.is_outage else LOG_LEVELS.get(event.kind, logging.INFO)
     if not log.isEnabledFor(level):
         return
-    state = STATES.get(event.kind)
+    state = STATE_BY_EVENT.get(event.kind)
     fields = {
         "event": event.kind.value,
         "path": event.path,
@@ -84,11 +84,11 @@ def write(event: PairingEvent) -> None:
         "session_id": event.session_id,
         "sequence_number": event.sequence_number,
     }
-    log.log(level, "%s", _sentence(event), extra={name: value for name, value in fields.items() if value is not None})
+    log.log(level, "%s", _log_text(event), extra={name: value for name, value in fields.items() if value is not None})
 
 
-def _sentence(event: PairingEvent) -> str:
-    state = STATES.get(event.kind)
+def _log_text(event: PairingEvent) -> str:
+    state = STATE_BY_EVENT.get(event.kind)
     what = event.kind.value if state is None else f"'{event.path}' is {state.value}"
     if state is None and event.path is not None:
         what += f", '{event.path}'"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.events import PairingEvent
     from twinbus.client.pairing.pairing import Pairing
 
-MOST_ENTITIES: Final = 1_000
+MAX_ENTITY_LABELS: Final = 1_000
 """Entities with a label of their own; the others are counted together."""
 OTHERS: Final = "(others)"
 _COUNTERS: Final = {
@@ -54,7 +54,7 @@ _BY_QUEUE: Final = {
     EventKind.DEFERRED: "deferred",
     EventKind.DEAD_LETTERED: "dead_lettered",
 }
-_KINDS: Final = frozenset({*_BY_ENTITY, *_BY_QUEUE, EventKind.PINGED})
+_EVENT_KINDS: Final = frozenset({*_BY_ENTITY, *_BY_QUEUE, EventKind.PINGED})
 
 
 class Metrics:
@@ -70,16 +70,16 @@ class Metrics:
         self._pairing = pairing
         self._labels: set[str] = set()
         self._collector: _PairsCollector | None = None
-        self._ends: list[Callable[[], None]] = []
+        self._unsubscribes: list[Callable[[], None]] = []
 
     def register(self, registry: CollectorRegistry | None) -> None:
         """Count from now on, and have the numbers scraped."""
         self.registry = registry
         self._collector = _collector_of(REGISTRY if registry is None else registry)
         self._collector.pairs.append(self)
-        self._ends = [
-            self._pairing.primary.events.listen(self.hear, {Sent, SendFailed}),
-            self._pairing.pair_events.listen(self.hear, _KINDS),
+        self._unsubscribes = [
+            self._pairing.primary.events.listen(self.on_event, {Sent, SendFailed}),
+            self._pairing.event_publisher.listen(self.on_event, _EVENT_KINDS),
         ]
 
     def unregister(self) -> None:
@@ -87,12 +87,12 @@ class Metrics:
         if self._collector is not None:
             self._collector.pairs.remove(self)
             self._collector = None
-        for end in self._ends:
+        for end in self._unsubscribes:
             end()
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
-    def hear(self, event: Sent | SendFailed | PairingEvent) -> None:
+    def on_event(self, event: Sent | SendFailed | PairingEvent) -> None:
         """Add to a number. A send fails for a cause of one of the three classes, or is cancelled by the application."""
         if isinstance(event, Sent):
             self.counts["sent"][self._label(event.path),] += len(event.messages)
@@ -111,30 +111,30 @@ class Metrics:
         if path is None:
             return OTHERS
         if path not in self._labels:
-            if len(self._labels) >= MOST_ENTITIES:
+            if len(self._labels) >= MAX_ENTITY_LABELS:
                 return OTHERS
             self._labels.add(path)
         return path
 
     # --- what is so now -----------------------------------------------------------------------------------------------
 
-    def entities(self) -> Counter[EntityState]:
+    def entities_by_state(self) -> Counter[EntityState]:
         """How many entities are in which state."""
-        return Counter(health.state for health in self._pairing.healths)
+        return Counter(health.state for health in self._pairing.entity_healths)
 
     @property
     def fragments_down(self) -> int:
         """How many fragments of entities are held to be down by themselves."""
-        return sum(len(health.fragments.down) for health in self._pairing.healths)
+        return sum(len(health.fragment_outages.down) for health in self._pairing.entity_healths)
 
-    def alarms(self) -> Counter[AlarmKind]:
+    def alarms_by_kind(self) -> Counter[AlarmKind]:
         """How many alarms of which kind there are."""
-        return Counter(alarm.kind for alarm in self._pairing.seen.alarms.raised)
+        return Counter(alarm.kind for alarm in self._pairing.observers.alarms.raised)
 
     def backlog(self) -> Iterator[tuple[str, int | None, float | None]]:
         """Of each backlog queue at the last look: how many messages, and for how long the oldest is there (seconds)."""
         now_ms = self._pairing.primary.settings.clock.wall_ms()
-        for path, found in list(self._pairing.seen.alarms.contents.items()):
+        for path, found in list(self._pairing.observers.alarms.contents.items()):
             if found.oldest is not None:
                 age_s: float | None = (now_ms - milliseconds_of(found.oldest)) / 1000
             else:
@@ -165,11 +165,11 @@ class _PairsCollector(Collector):
             for values, count in counted.items():
                 family.add_metric(values, count)
             yield family
-        yield from _states(pairs)
-        yield from _backlog(pairs)
+        yield from _state_metrics(pairs)
+        yield from _backlog_metrics(pairs)
 
 
-def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
+def _state_metrics(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     entities = GaugeMetricFamily("twinbus_pairing_entities", "Entities by state", labels=("primary", "state"))
     alarms = GaugeMetricFamily("twinbus_pairing_alarms", "Alarms by kind", labels=("primary", "kind"))
     fragments = GaugeMetricFamily("twinbus_pairing_fragments_down", "Fragments held to be down", labels=("primary",))
@@ -177,8 +177,8 @@ def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     for primary in dict.fromkeys(pair.primary for pair in pairs):
         mine = [pair for pair in pairs if pair.primary == primary]
         states, raised = (
-            sum([one.entities() for one in mine], Counter()),
-            sum([one.alarms() for one in mine], Counter()),
+            sum([one.entities_by_state() for one in mine], Counter()),
+            sum([one.alarms_by_kind() for one in mine], Counter()),
         )
         for state in EntityState:
             entities.add_metric((primary, state.value), states[state])
@@ -189,7 +189,7 @@ def _states(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     yield from (entities, fragments, alarms, protected)
 
 
-def _backlog(pairs: Sequence[Metrics]) -> Iterator[Metric]:
+def _backlog_metrics(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     labels = ("primary", "backlog_queue")
     parked = GaugeMetricFamily("twinbus_pairing_parked_messages", "Messages at the last look", labels=labels)
     age = GaugeMetricFamily(

@@ -36,7 +36,7 @@ class PairedNamespaceOptions:
 
     def check(self) -> None:
         """InvalidArgument names what cannot be."""
-        _check("failover_interval", self.failover_interval, 0, 3600)
+        _check_range("failover_interval", self.failover_interval, 0, 3600)
 
 
 @dataclass(kw_only=True)
@@ -97,18 +97,18 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             )
         if self.spool_max_bytes < 1:
             raise InvalidArgument(f"spool_max_bytes is {self.spool_max_bytes}; it must be at least 1")
-        _check("ping_primary_interval", self.ping_primary_interval, 1, 1800)
-        _check("syphon_poll", self.syphon_poll, 1, 86_400)
-        _check("backlog_cool_down", self.backlog_cool_down, 0, 3600)
-        _check("close_grace", self.close_grace, 0, 3600)
-        _check("fault_grace", self.fault_grace, 0, 3600)
-        _check("not_found_grace", self.not_found_grace, 0, 30 * 86_400)
-        _check("alarm_after", self.alarm_after, 1, 86_400)
+        _check_range("ping_primary_interval", self.ping_primary_interval, 1, 1800)
+        _check_range("syphon_poll", self.syphon_poll, 1, 86_400)
+        _check_range("backlog_cool_down", self.backlog_cool_down, 0, 3600)
+        _check_range("close_grace", self.close_grace, 0, 3600)
+        _check_range("fault_grace", self.fault_grace, 0, 3600)
+        _check_range("not_found_grace", self.not_found_grace, 0, 30 * 86_400)
+        _check_range("alarm_after", self.alarm_after, 1, 86_400)
         if self.primary_attempt_timeout is not None:
-            _check("primary_attempt_timeout", self.primary_attempt_timeout, 0.001, 3600)
+            _check_range("primary_attempt_timeout", self.primary_attempt_timeout, 0.001, 3600)
 
 
-def _check(name: str, value: dt.timedelta | float, lowest_s: float, highest_s: float) -> None:
+def _check_range(name: str, value: dt.timedelta | float, lowest_s: float, highest_s: float) -> None:
     seconds = duration_s(value)
     if not lowest_s <= seconds <= highest_s:
         raise InvalidArgument(f"{name} is {seconds:g} s; it can be {lowest_s:g} s to {highest_s:g} s")

@@ -21,59 +21,59 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 
-class Side(Enum):
+class NamespaceRole(Enum):
     """A namespace of the pair, and the events of its outages."""
 
     PRIMARY = (EventKind.PRIMARY_LOST, EventKind.PRIMARY_BACK)
     SECONDARY = (EventKind.SECONDARY_LOST, EventKind.SECONDARY_BACK)
 
     @property
-    def lost(self) -> EventKind:
+    def lost_event(self) -> EventKind:
         """Told at the beginning of an outage."""
         return self.value[0]
 
     @property
-    def back(self) -> EventKind:
+    def back_event(self) -> EventKind:
         """Told at its end."""
         return self.value[1]
 
 
-def side_of(error: BaseException | None) -> Side | None:
+def lost_namespace(error: BaseException | None) -> NamespaceRole | None:
     """Return the namespace that a pump, or a backlog queue, has lost with this error; None if it is no outage."""
     if isinstance(error, PrimaryLost):
-        return Side.PRIMARY
-    return Side.SECONDARY if isinstance(error, ConnectionFailed | ConnectionLost | OperationTimeout) else None
+        return NamespaceRole.PRIMARY
+    return NamespaceRole.SECONDARY if isinstance(error, ConnectionFailed | ConnectionLost | OperationTimeout) else None
 
 
-class Outages:
+class NamespaceOutages:
     """The outages of one pairing."""
 
-    def __init__(self, tell: Callable[[EventKind, str], None], addresses: Mapping[Side, str]) -> None:
+    def __init__(self, emit: Callable[[EventKind, str], None], addresses: Mapping[NamespaceRole, str]) -> None:
         """`tell` gets the kind of an event, and which namespace it is about and why."""
-        self._tell = tell
+        self._emit = emit
         self._addresses = addresses
-        self._waiting: dict[Side, set[str]] = {}
+        self._waiting_pumps: dict[NamespaceRole, set[str]] = {}
         """For each namespace that is lost: the backlog queues whose pumps wait for it."""
 
-    def lose(self, side: Side, error: ServiceBusError, pump: str | None = None) -> None:
+    def note_lost(self, role: NamespaceRole, error: ServiceBusError, pump: str | None = None) -> None:
         """Note that a namespace is lost; a pump, if one is named, waits for it."""
-        is_new = side not in self._waiting
-        waiting = self._waiting.setdefault(side, set())
+        is_new = role not in self._waiting_pumps
+        waiting = self._waiting_pumps.setdefault(role, set())
         if pump is not None:
             waiting.add(pump)
         if is_new:
-            address, why = self._addresses[side], str(error.error if isinstance(error, PrimaryLost) else error)
-            self._tell(side.lost, why if address in why else f"{address}: {why}")
+            address, why = self._addresses[role], str(error.error if isinstance(error, PrimaryLost) else error)
+            self._emit(role.lost_event, why if address in why else f"{address}: {why}")
 
-    def end_wait(self, pump: str) -> None:
+    def note_pump_resumed(self, pump: str) -> None:
         """Note that a pump waits no longer: it drains again, or it failed for another reason."""
-        for side, waiting in list(self._waiting.items()):
+        for side, waiting in list(self._waiting_pumps.items()):
             if pump in waiting:
                 waiting.discard(pump)
-                self.reach(side)
+                self.note_reached(side)
 
-    def reach(self, side: Side) -> None:
+    def note_reached(self, role: NamespaceRole) -> None:
         """Note that a namespace answers. Its outage is over when no pump waits for it any more."""
-        if side in self._waiting and not self._waiting[side]:
-            del self._waiting[side]
-            self._tell(side.back, self._addresses[side])
+        if role in self._waiting_pumps and not self._waiting_pumps[role]:
+            del self._waiting_pumps[role]
+            self._emit(role.back_event, self._addresses[role])

@@ -12,10 +12,10 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
-from twinbus.client.events import Events, MessageEvent
+from twinbus.client.events import EventPublisher, MessageEvent
 from twinbus.client.pairing import logs
-from twinbus.client.pairing.events import EVERY_KIND, EventKind, PairingEvent
-from twinbus.client.pairing.outages import Outages, Side
+from twinbus.client.pairing.events import ALL_KINDS, EventKind, PairingEvent
+from twinbus.client.pairing.outages import NamespaceOutages, NamespaceRole
 from twinbus.client.pairing.rewriting import message_id_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from twinbus.client.clock import Clock
     from twinbus.client.events import Kind
-    from twinbus.client.pairing.parcel import Parcel
+    from twinbus.client.pairing.parcel import ParkedMessage
 
-KEPT: Final = 10_000
+MAX_BUFFERED_EVENTS: Final = 10_000
 """Events that wait for the reader of one stream."""
 
 
@@ -33,7 +33,7 @@ class DeferralBegan(MessageEvent):
     """Parked messages of a destination begin to be deferred: for listeners that do not need an event of each."""
 
 
-class About(TypedDict, total=False):
+class EventFields(TypedDict, total=False):
     """The fields of an event, beside its kind and time."""
 
     path: str | None
@@ -48,52 +48,54 @@ class About(TypedDict, total=False):
     is_outage: bool
 
 
-class PairEvents(Events):
+class PairEventPublisher(EventPublisher):
     """The events of one pair."""
 
     def __init__(self, clock: Clock, primary: str = "", secondary: str = "") -> None:
         """`primary` and `secondary` are the addresses of the namespaces."""
         super().__init__()
         self._clock = clock
-        addresses = {Side.PRIMARY: primary, Side.SECONDARY: secondary}
-        self.outages = Outages(lambda kind, reason: self.emit(kind, reason=reason), addresses)
+        addresses = {NamespaceRole.PRIMARY: primary, NamespaceRole.SECONDARY: secondary}
+        self.outages = NamespaceOutages(lambda kind, reason: self.emit(kind, reason=reason), addresses)
 
-    def wants(self, kind: Kind) -> bool:
+    def is_wanted(self, kind: Kind) -> bool:
         """Return whether somebody listens for such events, or the log has them."""
-        return kind in self.wanted or (isinstance(kind, EventKind) and logs.is_wanted(kind))
+        return kind in self.listened_kinds or (isinstance(kind, EventKind) and logs.is_logged(kind))
 
-    def emit(self, kind: EventKind, **about: Unpack[About]) -> None:
+    def emit(self, kind: EventKind, **fields: Unpack[EventFields]) -> None:
         """Publish an event that happened now."""
-        event = PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **about)
-        logs.write(event)
+        event = PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **fields)
+        logs.write_log_record(event)
         self.publish(event)
 
-    def emit_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
+    def emit_message(
+        self, kind: EventKind, message: ParkedMessage, backlog_queue: str, reason: str | None = None
+    ) -> None:
         """Publish what happened to a parked message, if somebody wants to know."""
-        if self.wants(kind):
-            restored = parcel.restored
+        if self.is_wanted(kind):
+            restored = message.restored
             self.emit(
                 kind,
                 path=restored.path,
                 backlog_queue=backlog_queue,
                 session_id=restored.session_id,
                 message_id=message_id_of(restored.payload),
-                sequence_number=parcel.sequence_number,
+                sequence_number=message.sequence_number,
                 reason=reason,
             )
 
     async def stream(self) -> AsyncIterator[PairingEvent]:
         """Yield all events from now on."""
-        waiting: deque[PairingEvent] = deque(maxlen=KEPT)
+        waiting: deque[PairingEvent] = deque(maxlen=MAX_BUFFERED_EVENTS)
         arrived, lost = asyncio.Event(), 0
 
         def take(event: PairingEvent) -> None:
             nonlocal lost
-            lost += len(waiting) == KEPT
+            lost += len(waiting) == MAX_BUFFERED_EVENTS
             waiting.append(event)
             arrived.set()
 
-        end = self.listen(take, EVERY_KIND)
+        end = self.listen(take, ALL_KINDS)
         try:
             while True:
                 await arrived.wait()

@@ -18,23 +18,29 @@ from urllib.parse import quote
 from twinbus.client.errors import ObjectClosed
 from twinbus.client.pairing.backlog import Rotation
 from twinbus.client.pairing.errors import PairingFailed, PairingRefused, SpoolFailed
-from twinbus.client.pairing.events import EVERY_KIND, EventKind
+from twinbus.client.pairing.events import ALL_KINDS, EventKind
 from twinbus.client.pairing.failover import EntityHealth, EntityState
-from twinbus.client.pairing.fragments import Fragments
-from twinbus.client.pairing.logs import STATES
-from twinbus.client.pairing.pair_events import PairEvents
+from twinbus.client.pairing.fragments import FragmentOutages
+from twinbus.client.pairing.logs import STATE_BY_EVENT
+from twinbus.client.pairing.pair_events import PairEventPublisher
 from twinbus.client.pairing.pings import Pings
-from twinbus.client.pairing.preparation import Preparation
-from twinbus.client.pairing.seen import Seen
+from twinbus.client.pairing.preparation import SecondaryPreparation
+from twinbus.client.pairing.seen import Observers
 from twinbus.client.pairing.sender import SendAvailabilitySender
 from twinbus.client.pairing.spool import Spool
-from twinbus.client.pairing.status import EntityStatus, PairingStatus, entity_status, healthy_since, status_of
+from twinbus.client.pairing.status import (
+    EntityStatus,
+    PairingStatus,
+    entity_status,
+    healthy_entity_status,
+    pairing_status,
+)
 from twinbus.client.pairing.syphon import Syphon
 from twinbus.client.pairing.triggers import class_of
-from twinbus.client.pairing.unspooling import Unspooling
-from twinbus.client.pairing.wakeups import Wakeups, fragment_key
+from twinbus.client.pairing.unspooling import SpoolSender
+from twinbus.client.pairing.wakeups import Wakeups, fragment_wakeup_key
 from twinbus.model.errors import FailureClass, InvalidOperation, ServiceBusError
-from twinbus.model.path import key_of
+from twinbus.model.path import canonical_key
 from twinbus.model.times import duration_s
 
 if TYPE_CHECKING:
@@ -53,7 +59,7 @@ log: Final = logging.getLogger(__name__)
 
 MAX_PARKED_BYTES: Final = 262_144
 """What a backlog queue takes."""
-_EVENTS: Final = {state: kind for kind, state in STATES.items()}
+_EVENT_BY_STATE: Final = {state: kind for kind, state in STATE_BY_EVENT.items()}
 
 
 class Pairing:
@@ -64,43 +70,43 @@ class Pairing:
         self.primary = primary
         self.secondary = options.secondary_factory
         self.options = options
-        self.primary_name = _name_of(primary, options)
+        self.primary_name = _primary_name_of(primary, options)
         self.is_protected = False
         """The backlog queues are there. False only until a secondary that is not required has been prepared."""
         self.is_closed = False
-        self._since_ms = primary.settings.clock.wall_ms()
+        self._paired_at_ms = primary.settings.clock.wall_ms()
         self.max_parked_bytes = MAX_PARKED_BYTES
-        self.pair_events = PairEvents(primary.settings.clock, primary.address, self.secondary.address)
+        self.event_publisher = PairEventPublisher(primary.settings.clock, primary.address, self.secondary.address)
         self.rotation = Rotation(
             self.secondary,
             options.secondary_namespace_manager,
             self.primary_name,
             cool_down_s=duration_s(options.backlog_cool_down),
-            events=self.pair_events,
+            events=self.event_publisher,
             random=random.SystemRandom(),
         )
-        self.preparation = Preparation(
+        self.preparation = SecondaryPreparation(
             self.rotation,
             options,
             limit_s=primary.settings.operation_timeout_s,
-            events=self.pair_events,
-            prepared=self._protect,
+            events=self.event_publisher,
+            on_prepared=self._on_prepared,
         )
         """Of the backlog queues."""
         self.wakeups = Wakeups()
         """Pumps that wait for an entity hear of every answer of it."""
         self._healths: dict[str, EntityHealth] = {}
-        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.pair_events, self.class_of)
+        self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.event_publisher, self.class_of)
         self.spool: Spool | None = None
         """Where messages go when both namespaces are down, if that is wanted."""
-        self._unspooling: Unspooling | None = None
+        self._spool_sender: SpoolSender | None = None
         self.syphon: Syphon | None = None
         """What takes parked messages back, if this program does."""
-        self._watching: asyncio.Task[None] | None = None
-        self._attempt_s = (
+        self._watch_task: asyncio.Task[None] | None = None
+        self._primary_timeout_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
         )
-        self.seen = Seen(self)
+        self.observers = Observers(self)
         """Who looks on: alarms, reports, a journal, metrics."""
 
     async def start(self) -> None:
@@ -108,19 +114,19 @@ class Pairing:
 
         If the secondary is not required, the queues, and the syphon, follow in the background.
         """
-        self.seen.start()
-        self._watching = asyncio.ensure_future(self._watch())
+        self.observers.start()
+        self._watch_task = asyncio.ensure_future(self._watch_factories())
         if self.options.spool_dir is not None:
-            await self._take_spool(Path(self.options.spool_dir))
+            await self._open_spool(Path(self.options.spool_dir))
         if self.options.require_secondary:
             await self.preparation.run()
         else:
             self.preparation.start()
-        if self._unspooling is not None:
-            self._unspooling.start()
-        self.seen.reports.start()
+        if self._spool_sender is not None:
+            self._spool_sender.start()
+        self.observers.reports.start()
 
-    async def _take_spool(self, folder: Path) -> None:
+    async def _open_spool(self, folder: Path) -> None:
         # A folder for each primary: what was meant for one namespace must never be sent to another.
         name = quote(self.primary_name.lower(), safe="").replace(".", "%2E")
         spool = Spool(folder / name, max_bytes=self.options.spool_max_bytes)
@@ -128,32 +134,32 @@ class Pairing:
             await spool.open()
         except SpoolFailed as error:
             raise PairingFailed(f"the spool cannot be used: {error}") from error
-        self.spool, self._unspooling = spool, Unspooling(self, spool)
+        self.spool, self._spool_sender = spool, SpoolSender(self, spool)
         if not spool.is_empty:
             log.warning("%d messages were left in the spool %s: they go on", spool.status.count, spool.folder)
-        self.seen.alarms.judge_spool()
+        self.observers.alarms.check_spool()
 
-    async def _watch(self) -> None:
+    async def _watch_factories(self) -> None:
         """A factory may be closed, or fault, without the pairing: then what needs it ends, too."""
         await self.primary.ended.wait()
-        self._end_pings()
-        await self.seen.reports.close()  # nothing is sent any more
+        self._stop_pings()
+        await self.observers.reports.close()  # nothing is sent any more
         await self.secondary.ended.wait()
-        self._watching = None
-        await self.end()
+        self._watch_task = None
+        await self.stop()
 
-    def _end_pings(self) -> None:
+    def _stop_pings(self) -> None:
         self._pings.close()
         for health in self._healths.values():
             health.close()
 
-    def _protect(self) -> None:
+    def _on_prepared(self) -> None:
         self.is_protected = True
         self.options.backlog_queue_count = len(self.rotation.queues)
         if self.options.enable_syphon:
             self.syphon = Syphon(self)
             self.syphon.start()
-            self.seen.alarms.start()
+            self.observers.alarms.start()
 
     # --- for applications ---------------------------------------------------------------------------------------------
 
@@ -186,8 +192,8 @@ class Pairing:
         """
         if self.spool is None:
             raise InvalidOperation("there is no spool: say spool_dir when pairing")
-        taken = await self.spool.take_refused(path)
-        self.seen.alarms.judge_spool()
+        taken = await self.spool.requeue_refused(path)
+        self.observers.alarms.check_spool()
         return taken
 
     @property
@@ -200,33 +206,33 @@ class Pairing:
 
         Asks nobody, so it costs next to nothing: call it before each send, or on each request of a health check.
         """
-        health = self._healths.get(key_of(path))
-        return healthy_since(path, self._since_ms) if health is None else entity_status(health)
+        health = self._healths.get(canonical_key(path))
+        return healthy_entity_status(path, self._paired_at_ms) if health is None else entity_status(health)
 
     def events(self) -> AsyncIterator[PairingEvent]:
         """What happens from now on."""
-        return self.pair_events.stream()
+        return self.event_publisher.stream()
 
     def on_event(
-        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = EVERY_KIND
+        self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = ALL_KINDS
     ) -> Callable[[], None]:
         """Have `listener` called with each event of these kinds, in the loop: it must not wait.
 
         Call the answer to end it. Events that nobody listens for cost nothing: there is one for each message moved.
         """
-        return self.pair_events.listen(listener, kinds)
+        return self.event_publisher.listen(listener, kinds)
 
     async def status(self) -> PairingStatus:
         """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
-        return await status_of(self)
+        return await pairing_status(self)
 
     def metrics(self, registry: CollectorRegistry | None = None) -> None:
         """Count from now on, for Prometheus: in `registry`, or in the default one."""
-        self.seen.count(registry)
+        self.observers.add_metrics(registry)
 
     def mark_path_healthy(self, path: str) -> None:
         """Send to the primary again at once, whatever the pings say."""
-        health = self._healths.get(key_of(path))
+        health = self._healths.get(canonical_key(path))
         if health is not None:
             health.mark_healthy()
 
@@ -234,20 +240,20 @@ class Pairing:
         """Close both factories, and all that goes on between them. May be called again."""
         if not self.is_closed:
             self.is_closed = True
-            await self.end()
+            await self.stop()
             await asyncio.gather(self.primary.close(), self.secondary.close())
-            await self.seen.close()
+            await self.observers.close()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """End what goes on between the factories: pings, pumps, timers, and what is sent from the spool."""
-        self._end_pings()
+        self._stop_pings()
         self.rotation.close()
-        await self.seen.end()
-        if self._watching is not None:
-            self._watching.cancel()
+        await self.observers.stop()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
         await self.preparation.close()
-        if self._unspooling is not None:
-            await self._unspooling.close()
+        if self._spool_sender is not None:
+            await self._spool_sender.close()
         if self.syphon is not None:
             await self.syphon.close()
         if self.spool is not None:
@@ -263,7 +269,7 @@ class Pairing:
 
     def health_of(self, path: str) -> EntityHealth:
         """What is held of an entity; the same for all senders of the factory, however they spell its path (Q12)."""
-        key = key_of(path)
+        key = canonical_key(path)
         health = self._healths.get(key)
         if health is None:
             clock = self.primary.settings.clock
@@ -271,20 +277,20 @@ class Pairing:
                 path,
                 interval_s=duration_s(self.options.failover_interval),
                 clock=clock,
-                fragments=Fragments(path, clock, self._fragment_changed),
-                changed=self._changed,
+                fragment_outages=FragmentOutages(path, clock, self._on_fragment_change),
+                on_change=self._on_state_change,
                 wakeups=self.wakeups,
             )
         return health
 
     @property
-    def healths(self) -> Sequence[EntityHealth]:
+    def entity_healths(self) -> Sequence[EntityHealth]:
         """Of every entity that a sender was made for."""
         return list(self._healths.values())
 
-    def attempt_s(self, limit_s: float) -> float:
+    def primary_timeout_s(self, limit_s: float) -> float:
         """How much of an operation's time an attempt at the primary may take."""
-        return limit_s / 2 if self._attempt_s is None else min(self._attempt_s, limit_s)
+        return limit_s / 2 if self._primary_timeout_s is None else min(self._primary_timeout_s, limit_s)
 
     def class_of(self, error: ServiceBusError) -> FailureClass:
         """What a failure is to a paired sender."""
@@ -294,22 +300,22 @@ class Pairing:
         """Whether a failure says that the entity is not available."""
         return self.class_of(error) is FailureClass.UNAVAILABLE
 
-    def _changed(self, health: EntityHealth, _before: EntityState) -> None:
+    def _on_state_change(self, health: EntityHealth, _before: EntityState) -> None:
         """An entity's state has changed: pings start with redirection (R037) and stop with it (R067)."""
-        reason = None if health.why is None else str(health.why)
-        self.pair_events.emit(_EVENTS[health.state], path=health.path, reason=reason)
+        reason = None if health.failure is None else str(health.failure)
+        self.event_publisher.emit(_EVENT_BY_STATE[health.state], path=health.path, reason=reason)
         if health.state is EntityState.FAILED_OVER:
             self._pings.start(health)
         elif health.state is EntityState.HEALTHY:
             self._pings.stop(health)
 
-    def _fragment_changed(self, outage: FragmentOutage, error: ServiceBusError | None) -> None:
+    def _on_fragment_change(self, outage: FragmentOutage, error: ServiceBusError | None) -> None:
         """A fragment of an entity went down, or is back: it is pinged meanwhile."""
         kind = EventKind.FRAGMENT_DOWN if outage.is_pinged else EventKind.FRAGMENT_BACK
         if kind is EventKind.FRAGMENT_BACK:
-            self.wakeups.answered(fragment_key(outage.path, outage.number))
+            self.wakeups.notify(fragment_wakeup_key(outage.path, outage.number))
         reason = None if error is None else str(error)
-        self.pair_events.emit(kind, path=outage.path, fragment=outage.number, reason=reason)
+        self.event_publisher.emit(kind, path=outage.path, fragment=outage.number, reason=reason)
         if outage.is_pinged:
             self._pings.start(outage)
         else:
@@ -337,10 +343,10 @@ def check_pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespa
             f"secondary_namespace_manager is one of {managed}, the primary; backlog queues are made in the secondary, "
             f"{secondary.where.host}"
         )
-    _name_of(primary, options)
+    _primary_name_of(primary, options)
 
 
-def _name_of(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> str:
+def _primary_name_of(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> str:
     name = options.primary_namespace_name or primary.where.namespace
     if name is None:
         raise PairingRefused(

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.pairing.fragments import Key
-    from twinbus.client.pairing.pair_events import PairEvents
+    from twinbus.client.pairing.fragments import RoutingKey
+    from twinbus.client.pairing.pair_events import PairEventPublisher
 
-TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
-REFUSALS: Final = 2
+PING_TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
+REFUSALS_UNTIL_UNREACHABLE: Final = 2
 """So many refused pings in a row make an entity unreachable (Q14)."""
 
 
-class Pinged(Protocol):
+class PingTarget(Protocol):
     """What is asked whether it is there again."""
 
     path: str
-    key: Key
+    ping_key: RoutingKey
     """What pings carry."""
     next_ping_ms: int | None
 
@@ -60,7 +60,7 @@ class Pings:
         self,
         primary: MessagingFactory,
         interval_s: float,
-        events: PairEvents,
+        events: PairEventPublisher,
         classify: Callable[[ServiceBusError], FailureClass],
     ) -> None:
         """Nothing is pinged yet. `classify` says what a failure is to a paired sender."""
@@ -68,19 +68,19 @@ class Pings:
         self._interval_s = interval_s
         self._events = events
         self._classify = classify
-        self._tasks: dict[Pinged, asyncio.Task[None]] = {}
+        self._tasks: dict[PingTarget, asyncio.Task[None]] = {}
         self._senders: dict[str, MessageSender] = {}
 
-    def start(self, one: Pinged) -> None:
+    def start(self, target: PingTarget) -> None:
         """It takes no messages: ping it, with an ordinary sender, since a ping is never parked."""
-        sender = self._senders.get(one.path)
+        sender = self._senders.get(target.path)
         if sender is None:
-            sender = self._senders[one.path] = MessageSender(self._primary, one.path)
-        self._tasks[one] = asyncio.ensure_future(self._run(one, sender))
+            sender = self._senders[target.path] = MessageSender(self._primary, target.path)
+        self._tasks[target] = asyncio.ensure_future(self._run(target, sender))
 
-    def stop(self, one: Pinged) -> None:
+    def stop(self, target: PingTarget) -> None:
         """It is healthy, whoever says so."""
-        task = self._tasks.pop(one, None)
+        task = self._tasks.pop(target, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
@@ -89,37 +89,37 @@ class Pings:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _run(self, one: Pinged, sender: MessageSender) -> None:
+    async def _run(self, target: PingTarget, sender: MessageSender) -> None:
         loop = asyncio.get_running_loop()
         started_s, number, refusals = loop.time(), 0, 0
-        while one.is_pinged:
+        while target.is_pinged:
             number += 1
             due_s = started_s + number * self._interval_s
             wait_s = due_s - loop.time()
             if wait_s < 0:  # the last one took its time
                 continue
-            one.next_ping_ms = self._primary.settings.clock.wall_ms() + round(wait_s * 1000)
+            target.next_ping_ms = self._primary.settings.clock.wall_ms() + round(wait_s * 1000)
             await asyncio.sleep(wait_s)
-            error = await self._ping(one.key, sender)
+            error = await self._ping(target.ping_key, sender)
             reason = None if error is None else str(error)
-            self._events.emit(EventKind.PINGED, path=one.path, fragment=one.fragment, reason=reason)
+            self._events.emit(EventKind.PINGED, path=target.path, fragment=target.fragment, reason=reason)
             if error is None:
-                one.ping_succeeded()
+                target.ping_succeeded()
                 return
             refusals = refusals + 1 if self._classify(error) is FailureClass.CALLER else 0
-            if refusals >= REFUSALS:
-                one.pings_refused(error)
+            if refusals >= REFUSALS_UNTIL_UNREACHABLE:
+                target.pings_refused(error)
 
-    async def _ping(self, key: Key, sender: MessageSender) -> ServiceBusError | None:
+    async def _ping(self, ping_key: RoutingKey, sender: MessageSender) -> ServiceBusError | None:
         """Ping once; why it did not succeed."""
         ping = BrokeredMessage(
             content_type=PING_CONTENT_TYPE,
-            time_to_live=TIME_TO_LIVE,
-            session_id=key.session_id,
-            partition_key=key.partition_key,
+            time_to_live=PING_TIME_TO_LIVE,
+            session_id=ping_key.session_id,
+            partition_key=ping_key.partition_key,
         )
-        if key.message_id is not None:
-            ping.message_id = key.message_id
+        if ping_key.message_id is not None:
+            ping.message_id = ping_key.message_id
         payload = ping.encode(self._primary.settings.clock.wall_ms())
         # A little less than the interval, so that it is over when the next one is due.
         timeout_s = self._interval_s * 0.98

@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     """A message's place, its bytes, and the message."""
 
 
-class Portion:
+class BatchPortion:
     """Some messages of a batch, or all of them, or a single message. It is not changed: its methods make others."""
 
-    __slots__ = ("message_format", "messages", "payload", "places")
+    __slots__ = ("message_format", "messages", "payload", "positions")
 
     def __init__(
         self,
         payload: bytes,
         message_format: int,
         messages: Sequence[BrokeredMessage],
-        places: Sequence[int] | None = None,
+        positions: Sequence[int] | None = None,
     ) -> None:
         """`payload` has the messages as they are sent; without `places` they are the whole batch."""
         self.payload = payload
         self.message_format = message_format
         self.messages = messages
-        self.places: Sequence[int] = range(len(messages)) if places is None else places
+        self.positions: Sequence[int] = range(len(messages)) if positions is None else positions
 
     @classmethod
-    def _of(cls, entries: Sequence[Entry]) -> Self:
+    def _from_entries(cls, entries: Sequence[Entry]) -> Self:
         places = [place for place, _, _ in entries]
         messages = [message for _, _, message in entries]
         if len(entries) == 1:
@@ -65,38 +65,42 @@ class Portion:
         return Message(self.payload).data if self.message_format == BATCH_FORMAT else [self.payload]
 
     def _entries(self) -> list[Entry]:
-        return list(zip(self.places, self.payloads, self.messages, strict=True)) if self.messages else []
+        return list(zip(self.positions, self.payloads, self.messages, strict=True)) if self.messages else []
 
-    def places_at(self, indexes: Collection[int]) -> set[int]:
+    def positions_at(self, indexes: Collection[int]) -> set[int]:
         """Return the places in the batch of the messages at `indexes` of this portion: so a primary names messages."""
-        return {self.places[index] for index in indexes if 0 <= index < len(self.places)}
+        return {self.positions[index] for index in indexes if 0 <= index < len(self.positions)}
 
-    def only(self, places: Collection[int]) -> Portion:
+    def only(self, positions: Collection[int]) -> BatchPortion:
         """Return the messages at some places of the batch."""
-        return self._of([entry for entry in self._entries() if entry[0] in places])
+        return self._from_entries([entry for entry in self._entries() if entry[0] in positions])
 
-    def without(self, places: Collection[int]) -> Portion:
+    def without(self, positions: Collection[int]) -> BatchPortion:
         """Return the messages at all other places."""
-        return self if not places else self._of([entry for entry in self._entries() if entry[0] not in places])
+        return (
+            self
+            if not positions
+            else self._from_entries([entry for entry in self._entries() if entry[0] not in positions])
+        )
 
-    def joined(self, other: Portion) -> Portion:
+    def joined(self, other: BatchPortion) -> BatchPortion:
         """Return the messages of both, in the order of the batch."""
         if not self or not other:
             return self or other
-        return self._of(sorted([*self._entries(), *other._entries()], key=itemgetter(0)))
+        return self._from_entries(sorted([*self._entries(), *other._entries()], key=itemgetter(0)))
 
-    def marked(self, places: Collection[int]) -> Portion:
+    def marked(self, positions: Collection[int]) -> BatchPortion:
         """Return the same messages, those at some places marked as possible duplicates."""
-        if not any(place in places for place in self.places):
+        if not any(place in positions for place in self.positions):
             return self
-        return self._of(
+        return self._from_entries(
             [
-                (place, rewriting.mark(payload) if place in places else payload, message)
+                (place, rewriting.mark_possible_duplicate(payload) if place in positions else payload, message)
                 for place, payload, message in self._entries()
             ]
         )
 
-    def fitting(self, check: Callable[[bytes, int], object]) -> list[Portion]:
+    def split_to_fit(self, check: Callable[[bytes, int], object]) -> list[BatchPortion]:
         """Split it, in order, into portions that `check` accepts: it is called with the bytes and format of each.
 
         MessageTooLarge, or MessageCannotBeParked, whichever `check` raises, if a single message is not accepted.
@@ -110,4 +114,4 @@ class Portion:
             return [self]
         entries, middle = self._entries(), (len(self) + 1) // 2
         halves = [half for half in (entries[:middle], entries[middle:]) if half]
-        return [portion for half in halves for portion in self._of(half).fitting(check)]
+        return [portion for half in halves for portion in self._from_entries(half).split_to_fit(check)]

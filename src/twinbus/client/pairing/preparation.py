@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.pairing.backlog import Rotation
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
-    from twinbus.client.pairing.pair_events import PairEvents
+    from twinbus.client.pairing.pair_events import PairEventPublisher
 
 log: Final = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ RETRY_S: Final = 10.0
 """Between a preparation that failed and the next."""
 
 
-class Preparation:
+class SecondaryPreparation:
     """The preparation of one pair's secondary."""
 
     def __init__(
@@ -44,26 +44,26 @@ class Preparation:
         options: SendAvailabilityPairedNamespaceOptions,
         *,
         limit_s: float,
-        events: PairEvents,
-        prepared: Callable[[], None],
+        events: PairEventPublisher,
+        on_prepared: Callable[[], None],
     ) -> None:
         """A single preparation may take `limit_s`. `prepared` is called once, when the queues are there."""
         self._rotation = rotation
         self._options = options
         self._limit_s = limit_s
         self._events = events
-        self._prepared = prepared
-        self._why: Exception | None = None
+        self._on_prepared = on_prepared
+        self._last_error: Exception | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_unprotected = False
-        self._first_is_over = asyncio.Event()
-        self._is_known = asyncio.Event()
+        self._has_reported_unprotected = False
+        self._first_attempt_done = asyncio.Event()
+        self._protection_known = asyncio.Event()
 
     @property
     def failure(self) -> Exception:
         """Why there are no backlog queues."""
         where = self._options.secondary_factory.address
-        return self._why or PairingFailed(f"the backlog queues of the secondary {where} are not prepared yet")
+        return self._last_error or PairingFailed(f"the backlog queues of the secondary {where} are not prepared yet")
 
     async def run(self) -> None:
         """Prepare once. PairingFailed, or Unauthorized, if that fails or takes too long."""
@@ -74,9 +74,9 @@ class Preparation:
             raise PairingFailed(
                 f"the secondary {self._options.secondary_factory.address} was not prepared within {self._limit_s:g} s"
             ) from None
-        self._prepared()
-        self._first_is_over.set()
-        self._is_known.set()
+        self._on_prepared()
+        self._first_attempt_done.set()
+        self._protection_known.set()
 
     def start(self) -> None:
         """Prepare in the background, again and again until it succeeds."""
@@ -88,50 +88,50 @@ class Preparation:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def wait_for_first(self, limit_s: float) -> None:
+    async def wait_for_first_attempt(self, limit_s: float) -> None:
         """Wait until the first preparation is over, well or not, but no longer than `limit_s`."""
-        await _wait(self._first_is_over, limit_s)
+        await _wait_for(self._first_attempt_done, limit_s)
 
-    async def wait_until_known(self, limit_s: float) -> None:
+    async def wait_until_protection_known(self, limit_s: float) -> None:
         """Wait until the queues are there or the pair is reported as unprotected, but no longer than `limit_s`."""
-        await _wait(self._is_known, limit_s)
+        await _wait_for(self._protection_known, limit_s)
 
     async def _run(self) -> None:
         where = self._options.secondary_factory.address
         reason = f"the secondary {where} was not prepared within {UNPROTECTED_AFTER_S:g} s; it is still being tried"
-        alarm = asyncio.get_running_loop().call_later(UNPROTECTED_AFTER_S, self._tell_unprotected, reason)
+        alarm = asyncio.get_running_loop().call_later(UNPROTECTED_AFTER_S, self._report_unprotected, reason)
         try:
             while not self._options.secondary_factory.ended.is_set():
                 try:
                     await self.run()
                 except Exception as error:  # noqa: BLE001  # whatever it is: a later try may succeed
-                    self._failed(error)
+                    self._on_failure(error)
                 else:
                     self._events.emit(EventKind.PROTECTED)
                     return
-                self._first_is_over.set()
+                self._first_attempt_done.set()
                 await asyncio.sleep(RETRY_S)
         finally:
             alarm.cancel()
-            self._first_is_over.set()
-            self._is_known.set()
+            self._first_attempt_done.set()
+            self._protection_known.set()
 
-    def _failed(self, error: Exception) -> None:
-        self._why = error
+    def _on_failure(self, error: Exception) -> None:
+        self._last_error = error
         if not isinstance(error, ServiceBusError):
             log.error("the secondary could not be prepared because of a fault of ours", exc_info=error)
-        self._tell_unprotected(str(error))
+        self._report_unprotected(str(error))
 
-    def _tell_unprotected(self, reason: str) -> None:
-        if self._is_unprotected:
+    def _report_unprotected(self, reason: str) -> None:
+        if self._has_reported_unprotected:
             log.debug("still unprotected: %s", reason)  # the alarm and the status say so meanwhile
             return
-        self._is_unprotected = True
+        self._has_reported_unprotected = True
         self._events.emit(EventKind.UNPROTECTED, reason=reason)
-        self._is_known.set()
+        self._protection_known.set()
 
 
-async def _wait(event: asyncio.Event, limit_s: float) -> None:
+async def _wait_for(event: asyncio.Event, limit_s: float) -> None:
     if not event.is_set():
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):

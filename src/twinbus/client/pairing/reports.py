@@ -22,14 +22,14 @@ from twinbus.client.entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
-from twinbus.client.requests import RequestLinks
+from twinbus.client.requests import RequestResponseLinks
 from twinbus.model.errors import ServiceBusError
-from twinbus.model.times import duration_s, milliseconds_of, moment_of
+from twinbus.model.times import datetime_of, duration_s, milliseconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinbus.client.conversation import Conversation
+    from twinbus.client.conversation import AmqpConnection
     from twinbus.client.pairing.alarms import Alarm
     from twinbus.client.pairing.failover import EntityHealth
     from twinbus.client.pairing.fragments import FragmentOutage
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 NODE: Final = "$pairing"
-REPORT: Final = "twinbus:report"
-LEAVE: Final = "twinbus:leave"
-REPORT_S: Final = 30.0
+REPORT_OPERATION: Final = "twinbus:report"
+LEAVE_OPERATION: Final = "twinbus:leave"
+REPORT_INTERVAL_S: Final = 30.0
 """Between reports while nothing changes."""
-SHORTEST_S: Final = 1.0
+MIN_INTERVAL_S: Final = 1.0
 """Between reports, however much changes."""
-REFUSED_S: Final = 3600.0
+UNSUPPORTED_RETRY_S: Final = 3600.0
 """Until a secondary without the node is asked again, unless something changes: it may be another server by then."""
-LIMIT_S: Final = 5.0
+REPORT_TIMEOUT_S: Final = 5.0
 """How long a report may take."""
-LEAVE_S: Final = 1.0
+LEAVE_TIMEOUT_S: Final = 1.0
 """How long the last word may take: closing a pairing waits for it."""
-GATHER_S: Final = 0.1
+COALESCE_S: Final = 0.1
 """Changes of one moment go in one report."""
-MOST_BYTES: Final = 60_000
+MAX_REPORT_BYTES: Final = 60_000
 """The node takes 64 KB."""
-SIZES: Final = (100, 25, 5, 0)
+ITEM_LIMITS: Final = (100, 25, 5, 0)
 """Entities, queues and alarms in a report: as many as fit."""
-LONGEST_TEXT: Final = 200
-KINDS: Final = frozenset(
+MAX_TEXT_LENGTH: Final = 200
+EVENT_KINDS: Final = frozenset(
     {
         EventKind.SUSPECTED,
         EventKind.FAILED_OVER,
@@ -84,14 +84,14 @@ class Reports(ClientEntity):
         super().__init__(pairing.secondary, NODE)
         self._pairing = pairing
         self._ping_interval_s = duration_s(pairing.options.ping_primary_interval)
-        self._since_ms = pairing.primary.settings.clock.wall_ms()
+        self._started_ms = pairing.primary.settings.clock.wall_ms()
         self._instance = uuid.uuid4().hex
         """Several factories, in any number of processes, may have the same client id."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
-        self._links: RequestLinks | None = None
-        self._refused: weakref.ref[Conversation] | None = None
+        self._leave_task: asyncio.Task[None] | None = None
+        self._links: RequestResponseLinks | None = None
+        self._unsupported_by: weakref.ref[AmqpConnection] | None = None
         """The connection on which there is no such node."""
 
     def start(self) -> None:
@@ -103,10 +103,10 @@ class Reports(ClientEntity):
     async def close(self) -> None:
         """Report no more, and tell the secondary that this client has ended. May be called again."""
         self.is_closed = True
-        if self._leaving is None:
-            self.factory.forget(self)
-            self._leaving = asyncio.ensure_future(self._leave())
-        await asyncio.shield(self._leaving)  # who closed it first may not wait for it
+        if self._leave_task is None:
+            self.factory.unregister(self)
+            self._leave_task = asyncio.ensure_future(self._leave())
+        await asyncio.shield(self._leave_task)  # who closed it first may not wait for it
 
     async def _leave(self) -> None:
         if self._task is not None:
@@ -115,30 +115,30 @@ class Reports(ClientEntity):
         links = self._links
         if links is None or links.failure is not None:
             return
-        body = {"client": self._client, "primary": self._pairing.primary_name, "instance": self._instance}
+        body = {"client": self._client_id, "primary": self._pairing.primary_name, "instance": self._instance}
         try:
-            await links.ask({"operation": LEAVE}, body, timeout_s=LEAVE_S)
+            await links.request({"operation": LEAVE_OPERATION}, body, timeout_s=LEAVE_TIMEOUT_S)
         except ServiceBusError as error:
             log.debug("the end of the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
         links.detach()
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             await self._report()
-            await asyncio.sleep(SHORTEST_S - GATHER_S)
-            await self._pause(REPORT_S if self._refused is None else REFUSED_S)
+            await asyncio.sleep(MIN_INTERVAL_S - COALESCE_S)
+            await self._pause(REPORT_INTERVAL_S if self._unsupported_by is None else UNSUPPORTED_RETRY_S)
 
     async def _pause(self, limit_s: float) -> None:
         try:
-            async with asyncio.timeout(limit_s - SHORTEST_S):
+            async with asyncio.timeout(limit_s - MIN_INTERVAL_S):
                 await self._changed.wait()
         except TimeoutError:
             pass
 
     @property
-    def _client(self) -> str:
+    def _client_id(self) -> str:
         return self._pairing.primary.settings.client_id
 
     async def _report(self) -> None:
@@ -146,18 +146,18 @@ class Reports(ClientEntity):
         if not queues:  # unprotected: there is nobody to tell, and no right to
             return
         try:
-            async with asyncio.timeout(LIMIT_S):
-                conversation = await self._pairing.secondary.converse(queues[0].path)
-                if self._refused is not None and self._refused() is conversation:
+            async with asyncio.timeout(REPORT_TIMEOUT_S):
+                conversation = await self._pairing.secondary.authorized_connection(queues[0].path)
+                if self._unsupported_by is not None and self._unsupported_by() is conversation:
                     return
                 await self._send(conversation)
         except (ServiceBusError, TimeoutError) as error:
             log.debug("the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
 
-    async def _send(self, conversation: Conversation) -> None:
+    async def _send(self, connection: AmqpConnection) -> None:
         links = self._links
         if links is None or links.failure is not None:
-            links = RequestLinks(conversation, NODE)
+            links = RequestResponseLinks(connection, NODE)
             try:
                 await links.open()
             except BaseException as error:
@@ -166,88 +166,88 @@ class Reports(ClientEntity):
                     error, ConnectionFailed | ConnectionLost
                 )
                 if is_refused:
-                    self._refused = weakref.ref(conversation)
+                    self._unsupported_by = weakref.ref(connection)
                 raise
-            self._links, self._refused = links, None
-        answer = await links.ask({"operation": REPORT}, self.text(), timeout_s=LIMIT_S)
-        if not answer.is_good:
+            self._links, self._unsupported_by = links, None
+        answer = await links.request({"operation": REPORT_OPERATION}, self.to_json(), timeout_s=REPORT_TIMEOUT_S)
+        if not answer.is_success:
             log.debug("a report was refused: %s", answer.error)
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """The report, as JSON."""
         text = ""
-        for most in SIZES:
+        for most in ITEM_LIMITS:
             text = json.dumps(self._body(most), separators=(",", ":"))
-            if len(text) <= MOST_BYTES:
+            if len(text) <= MAX_REPORT_BYTES:
                 break
         return text
 
-    def _body(self, most: int) -> Mapping[str, object]:
+    def _body(self, max_items: int) -> Mapping[str, object]:
         pairing = self._pairing
-        unwell = [one for one in pairing.healths if not one.is_well]
-        whys_out = [(queue.path, pairing.rotation.why_out(queue)) for queue in pairing.rotation.queues]
-        out = [(path, _short(str(why))) for path, why in whys_out if why is not None]
-        alarms = pairing.seen.alarms.raised
+        unwell = [one for one in pairing.entity_healths if not one.is_fully_healthy]
+        whys_out = [(queue.path, pairing.rotation.out_reason(queue)) for queue in pairing.rotation.queues]
+        out = [(path, _shortened(str(why))) for path, why in whys_out if why is not None]
+        alarms = pairing.observers.alarms.raised
         return {
-            "client": self._client,
+            "client": self._client_id,
             "instance": self._instance,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "primary": pairing.primary_name,
             "secondary": pairing.secondary.address,
-            "at": _time(pairing.primary.settings.clock.wall_ms()),
-            "since": _time(self._since_ms),
-            "report_interval_s": REPORT_S,
+            "at": _iso_time(pairing.primary.settings.clock.wall_ms()),
+            "since": _iso_time(self._started_ms),
+            "report_interval_s": REPORT_INTERVAL_S,
             "ping_interval_s": self._ping_interval_s,
             "is_protected": pairing.is_protected,
             "runs_syphon": pairing.syphon is not None,
             "backlog_queues": len(pairing.rotation.queues),
-            "healthy": sum(one.state is EntityState.HEALTHY for one in pairing.healths),
-            "entities": [_entity(health) for health in unwell[:most]],
-            "entities_not_shown": max(0, len(unwell) - most),
-            "backlog": [{"path": path, "why_out": why} for path, why in out[:most]],
-            "alarms": [_alarm(alarm) for alarm in alarms[:most]],
-        } | ({} if pairing.spool_status is None else {"spool": _spool(pairing.spool_status)})
+            "healthy": sum(one.state is EntityState.HEALTHY for one in pairing.entity_healths),
+            "entities": [_entity_fields(health) for health in unwell[:max_items]],
+            "entities_not_shown": max(0, len(unwell) - max_items),
+            "backlog": [{"path": path, "why_out": why} for path, why in out[:max_items]],
+            "alarms": [_alarm_fields(alarm) for alarm in alarms[:max_items]],
+        } | ({} if pairing.spool_status is None else {"spool": _spool_fields(pairing.spool_status)})
 
 
-def _entity(health: EntityHealth) -> dict[str, object]:
-    fragments = [_fragment(outage) for outage in health.fragments.down.values()]
+def _entity_fields(health: EntityHealth) -> dict[str, object]:
+    fragments = [_fragment_fields(outage) for outage in health.fragment_outages.down.values()]
     return {
         "path": health.path,
         "state": health.state.value,
-        "why": None if health.why is None else _short(str(health.why)),
-        "since": _time(health.since_ms),
-        "next_ping": None if health.next_ping_ms is None else _time(health.next_ping_ms),
+        "why": None if health.failure is None else _shortened(str(health.failure)),
+        "since": _iso_time(health.since_ms),
+        "next_ping": None if health.next_ping_ms is None else _iso_time(health.next_ping_ms),
     } | ({"fragments_down": fragments} if fragments else {})
 
 
-def _fragment(outage: FragmentOutage) -> dict[str, object]:
+def _fragment_fields(outage: FragmentOutage) -> dict[str, object]:
     return {
         "fragment": outage.number,
-        "why": _short(str(outage.why)),
-        "since": _time(outage.since_ms),
-        "next_ping": None if outage.next_ping_ms is None else _time(outage.next_ping_ms),
+        "why": _shortened(str(outage.failure)),
+        "since": _iso_time(outage.since_ms),
+        "next_ping": None if outage.next_ping_ms is None else _iso_time(outage.next_ping_ms),
     }
 
 
-def _alarm(alarm: Alarm) -> dict[str, object]:
-    since = _time(milliseconds_of(alarm.since))
-    return {"kind": alarm.kind.value, "path": alarm.backlog_queue, "reason": _short(alarm.reason), "since": since}
+def _alarm_fields(alarm: Alarm) -> dict[str, object]:
+    since = _iso_time(milliseconds_of(alarm.since))
+    return {"kind": alarm.kind.value, "path": alarm.backlog_queue, "reason": _shortened(alarm.reason), "since": since}
 
 
-def _spool(status: SpoolStatus) -> dict[str, object]:
+def _spool_fields(status: SpoolStatus) -> dict[str, object]:
     return {
         "count": status.count,
         "bytes": status.bytes,
-        "oldest": None if status.oldest_ms is None else _time(status.oldest_ms),
+        "oldest": None if status.oldest_ms is None else _iso_time(status.oldest_ms),
         "refused": status.refused,
         "refused_bytes": status.refused_bytes,
     }
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[: MAX_TEXT_LENGTH - 1]}…"
 
 
-def _time(milliseconds: int) -> str:
-    return moment_of(milliseconds).isoformat(timespec="milliseconds")
+def _iso_time(milliseconds: int) -> str:
+    return datetime_of(milliseconds).isoformat(timespec="milliseconds")

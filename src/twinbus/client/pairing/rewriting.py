@@ -18,7 +18,7 @@ from twinbus.amqp.encode import write
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.fields import ABSOLUTE_EXPIRY_TIME, CREATION_TIME, DELIVERY_COUNT, GROUP_ID, LARGEST_TTL_MS, TTL
 from twinbus.amqp.message import Message, Properties, Section, build, data
-from twinbus.amqp.outline import long_at, outline_of, text_at, timestamp_at
+from twinbus.amqp.outline import layout_of, long_at, text_at, timestamp_at
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
 from twinbus.model.annotations import (
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME_ALIAS})
 """Names that no property of an application can have: it would be taken for what was parked."""
-_TOLD: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
+_TRACE_PROPERTIES: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
 """What a message tells of its way; it keeps them at its destination. Parked again, it gets new times, and keeps the
 mark of a possible duplicate."""
 
 _HEADER: Final = Section.HEADER
 _ANNOTATIONS: Final = Section.MESSAGE_ANNOTATIONS
 _PROPERTIES: Final = Section.PROPERTIES
-_OWN: Final = Section.APPLICATION_PROPERTIES
+_APPLICATION_PROPERTIES: Final = Section.APPLICATION_PROPERTIES
 _FOOTER: Final = Section.FOOTER
-_BEFORE_OWN: Final = (_HEADER, Section.DELIVERY_ANNOTATIONS, _ANNOTATIONS, _PROPERTIES)
+_SECTIONS_BEFORE_APPLICATION_PROPERTIES: Final = (_HEADER, Section.DELIVERY_ANNOTATIONS, _ANNOTATIONS, _PROPERTIES)
 
 MAX_PROPERTIES_BYTES: Final = 65_536
-LOCK_MS: Final = 60_000
+DEFAULT_LOCK_MS: Final = 60_000
 """How long a backlog queue locks messages, as it is created (R016)."""
 _SET_BY_BROKER: Final = frozenset(
     {
@@ -72,20 +72,20 @@ _SET_BY_BROKER: Final = frozenset(
         PARTITION_ID,
     }
 )
-_TOLD_AT_LAST: Final = frozenset({PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
+_TIME_PROPERTIES: Final = frozenset({PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
 _DEAD_LETTER_REASONS: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
-_DEAD_LETTERS_LOSE: Final = _TOLD_AT_LAST | _DEAD_LETTER_REASONS
+_REMOVED_FROM_DEAD_LETTERS: Final = _TIME_PROPERTIES | _DEAD_LETTER_REASONS
 _COMPOUND: Final = struct.Struct(">BBBBII")
 _TIMESTAMP: Final = struct.Struct(">Bq")
 _LONG: Final = struct.Struct(">Bq")
 _LIST32: Final = 0xD0
 _MAP32: Final = 0xD1
 NULL: Final = b"\x40"
-_REMEMBERED: Final = 1_024
+_CACHE_SIZE: Final = 1_024
 """Headers, paths and times to live that are read once, however many messages have them."""
 
 
-def check_names(properties: Mapping[str, object]) -> None:
+def check_property_names(properties: Mapping[str, object]) -> None:
     """ReservedPropertyName if an application's property has the name of an alias (Q07)."""
     taken = [name for name in properties if name in ALIASES]
     if taken:
@@ -110,74 +110,78 @@ def park(payload: bytes, message_format: int, path: str, *, is_possible_duplicat
 def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
     message = Message(payload)
     header, properties = message.fields(_HEADER), message.fields(_PROPERTIES)
-    added = [_PATH + encoded(path)]
+    added = [_PATH_KEY + encoded(path)]
     if is_possible_duplicate:
-        added.append(_POSSIBLE_DUPLICATE)
+        added.append(_POSSIBLE_DUPLICATE_ENTRY)
     session_id = field_of(properties, GROUP_ID)
     if session_id != NULL:
-        added.append(_SESSION_ID + session_id)
+        added.append(_SESSION_ID_KEY + session_id)
         properties[GROUP_ID] = NULL
     ttl_ms = _ttl_of(header, properties)
     if ttl_ms is not None:
-        added.append(_TIME_TO_LIVE + encoded(timespan(ttl_ms)))
-        clear(header, TTL)
-        clear(properties, ABSOLUTE_EXPIRY_TIME)
-        clear(properties, CREATION_TIME)
+        added.append(_TIME_TO_LIVE_KEY + encoded(timespan(ttl_ms)))
+        clear_field(header, TTL)
+        clear_field(properties, ABSOLUTE_EXPIRY_TIME)
+        clear_field(properties, CREATION_TIME)
     annotations = []
     for key, value_at, raw in message.entries(_ANNOTATIONS):
         if key != SCHEDULED_TIME:
             annotations.append(raw)
         elif type(decode(raw, value_at)[0]) is Timestamp:
-            added.append(_SCHEDULED_TIME + raw[value_at:])
-    replaced = _TOLD if is_possible_duplicate else _TOLD_AT_LAST
-    own = [raw for key, _, raw in message.entries(_OWN) if key not in replaced]
+            added.append(_SCHEDULED_TIME_KEY + raw[value_at:])
+    replaced = _TRACE_PROPERTIES if is_possible_duplicate else _TIME_PROPERTIES
+    own = [raw for key, _, raw in message.entries(_APPLICATION_PROPERTIES) if key not in replaced]
     section = _compound(_PROPERTIES, _LIST32, properties, len(properties))
     return _assemble(message, header, annotations, section, own + added)
 
 
-def mark(payload: bytes, message_format: int = 0) -> bytes:
+def mark_possible_duplicate(payload: bytes, message_format: int = 0) -> bytes:
     """Mark a message, or each message of a batch, as a possible duplicate; the same bytes if it is marked already.
 
     Nothing else is changed, neither the other properties nor the body.
     """
     message = Message(payload)
     if message_format != BATCH_FORMAT:
-        return _mark(message)
+        return _mark_message(message)
     messages = message.data
-    marked = [_mark(Message(one)) for one in messages]
-    return payload if marked == messages else _replace(message, message.raw(_OWN), data(*marked))
+    marked = [_mark_message(Message(one)) for one in messages]
+    return payload if marked == messages else _reassemble(message, message.raw(_APPLICATION_PROPERTIES), data(*marked))
 
 
-def _mark(message: Message) -> bytes:
+def _mark_message(message: Message) -> bytes:
     own: list[bytes] = []
-    for key, value_at, raw in message.entries(_OWN):
+    for key, value_at, raw in message.entries(_APPLICATION_PROPERTIES):
         if key != POSSIBLE_DUPLICATE:
             own.append(raw)
         elif decode(raw, value_at)[0] is True:
             return message.payload
-    own.append(_POSSIBLE_DUPLICATE)
+    own.append(_POSSIBLE_DUPLICATE_ENTRY)
     body = message.body_section
-    return _replace(message, _compound(_OWN, _MAP32, own, 2 * len(own)), message.raw(body) if body is not None else b"")
+    return _reassemble(
+        message,
+        _compound(_APPLICATION_PROPERTIES, _MAP32, own, 2 * len(own)),
+        message.raw(body) if body is not None else b"",
+    )
 
 
-def _replace(message: Message, own: bytes, body: bytes) -> bytes:
+def _reassemble(message: Message, application_properties: bytes, body: bytes) -> bytes:
     """Put a message together with other application properties or another body; the rest stays as it came."""
-    pieces = [message.raw(section) for section in _BEFORE_OWN]
-    pieces += (own, body, message.raw(_FOOTER))
+    pieces = [message.raw(section) for section in _SECTIONS_BEFORE_APPLICATION_PROPERTIES]
+    pieces += (application_properties, body, message.raw(_FOOTER))
     return b"".join(pieces)
 
 
-def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None:
+def check_parked_size(parked: bytes, max_bytes: int, message_format: int = 0) -> None:
     """MessageCannotBeParked, naming the excess, if no backlog queue can take it, or not its destination later (Q08).
 
     On its way back a message loses the aliases, and says for how long it was parked: room for that is left.
     """
     is_batch = message_format == BATCH_FORMAT
     if is_batch:
-        _check_size(len(parked), most)
+        _check_size(len(parked), max_bytes)
     for one in Message(parked).data if is_batch else [parked]:
-        _check_size(len(one) + _TOLD_BYTES, most)
-        size = properties_size(one) + _TOLD_BYTES
+        _check_size(len(one) + _TRACE_BYTES, max_bytes)
+        size = properties_size(one) + _TRACE_BYTES
         if size > MAX_PROPERTIES_BYTES:
             raise MessageCannotBeParked(
                 f"the message would have {size:,} bytes of properties when parked, {size - MAX_PROPERTIES_BYTES:,} more"
@@ -185,11 +189,11 @@ def check_parked_size(parked: bytes, most: int, message_format: int = 0) -> None
             )
 
 
-def _check_size(size: int, most: int) -> None:
-    if size > most:
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
         raise MessageCannotBeParked(
-            f"the message would have {size:,} bytes when parked, {size - most:,} more than a backlog queue accepts"
-            f" ({most:,}): make it smaller by as much, or send it when the primary is back"
+            f"the message would have {size:,} bytes when parked, {size - max_bytes:,} more than a backlog queue accepts"
+            f" ({max_bytes:,}): make it smaller by as much, or send it when the primary is back"
         )
 
 
@@ -201,14 +205,14 @@ def message_id_of(payload: bytes) -> object:
 def properties_size(payload: bytes) -> int:
     """Bytes of all properties and annotations of a message."""
     message = Message(payload)
-    sections = (_PROPERTIES, _OWN, _ANNOTATIONS)
+    sections = (_PROPERTIES, _APPLICATION_PROPERTIES, _ANNOTATIONS)
     return sum(message.size_of(section) for section in sections)
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------
 
 
-class Restored:
+class RestoredMessage:
     """A message as it goes to its destination."""
 
     __slots__ = ("is_marked", "path", "payload", "sequence_number", "session_id")
@@ -226,7 +230,7 @@ class Restored:
         """It got the mark of a possible duplicate here: in the backlog queue it has none yet."""
 
 
-class Expired(NamedTuple):
+class ExpiredMessage(NamedTuple):
     """A message whose time to live was over while it was parked: it goes nowhere any more."""
 
     path: str
@@ -234,7 +238,7 @@ class Expired(NamedTuple):
     time_to_live_ms: int
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """What its dead letter says."""
         return f"it was parked for {self.parked_for_ms / 1000:g} s and could live {self.time_to_live_ms / 1000:g} s"
 
@@ -243,11 +247,11 @@ def restore(
     payload: bytes,
     now_ms: int,
     *,
-    deduct: bool = False,
-    lock_ms: int = LOCK_MS,
+    deduct_parked_time: bool = False,
+    lock_ms: int = DEFAULT_LOCK_MS,
     is_possible_duplicate: bool = False,
     is_dead_letter: bool = False,
-) -> Restored | Expired:
+) -> RestoredMessage | ExpiredMessage:
     """Turn a parked message into what it was. ParkedMessageMalformed says why that is not possible.
 
     `lock_ms` is how long its backlog queue locks messages. A message left the backlog when it was locked, which is
@@ -262,7 +266,7 @@ def restore(
         return _restore(
             payload,
             now_ms,
-            deduct=deduct,
+            deduct_parked_time=deduct_parked_time,
             lock_ms=lock_ms,
             is_possible_duplicate=is_possible_duplicate,
             is_dead_letter=is_dead_letter,
@@ -272,11 +276,17 @@ def restore(
 
 
 def _restore(
-    payload: bytes, now_ms: int, *, deduct: bool, lock_ms: int, is_possible_duplicate: bool, is_dead_letter: bool
-) -> Restored | Expired:
+    payload: bytes,
+    now_ms: int,
+    *,
+    deduct_parked_time: bool,
+    lock_ms: int,
+    is_possible_duplicate: bool,
+    is_dead_letter: bool,
+) -> RestoredMessage | ExpiredMessage:
     header, annotations, properties, own, rest = _sections_of(payload)
     kept, parked_ms, locked_until_ms, sequence_number = _read_annotations(annotations)
-    told, aliases, mark = _read_properties(own, _DEAD_LETTERS_LOSE if is_dead_letter else _TOLD_AT_LAST)
+    told, aliases, mark = _read_properties(own, _REMOVED_FROM_DEAD_LETTERS if is_dead_letter else _TIME_PROPERTIES)
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
     ttl_ms = _alias_ttl(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
     scheduled_ms = _alias_schedule(aliases[SCHEDULED_TIME_ALIAS]) if SCHEDULED_TIME_ALIAS in aliases else None
@@ -284,21 +294,21 @@ def _restore(
     if parked_ms is None:
         parked_ms = left_ms
     parked_for_ms = max(0, left_ms - parked_ms)
-    if ttl_ms is not None and deduct and locked_until_ms is not None:
+    if ttl_ms is not None and deduct_parked_time and locked_until_ms is not None:
         lived_ms = left_ms - (parked_ms if scheduled_ms is None else max(parked_ms, scheduled_ms))
         if ttl_ms <= lived_ms:
-            return Expired(path, lived_ms, ttl_ms)
+            return ExpiredMessage(path, lived_ms, ttl_ms)
         ttl_ms -= max(0, lived_ms)
     if scheduled_ms is not None:
-        kept.append(_SCHEDULE_NAME + aliases[SCHEDULED_TIME_ALIAS])
-    told.append(_PARKED_AT + _timestamp(parked_ms))
-    told.append(_PARKED_FOR + _TIMESPAN.pack(_TIMESPAN_LEAD, parked_for_ms * TICKS_PER_MS))
-    told.append(_PARKED_FOR_MS + _LONG.pack(0x81, parked_for_ms))
+        kept.append(_SCHEDULED_TIME_ANNOTATION_KEY + aliases[SCHEDULED_TIME_ALIAS])
+    told.append(_PARKED_AT_KEY + _timestamp(parked_ms))
+    told.append(_PARKED_FOR_KEY + _TIMESPAN.pack(_TIMESPAN_PREFIX, parked_for_ms * TICKS_PER_MS))
+    told.append(_PARKED_FOR_MS_KEY + _LONG.pack(0x81, parked_for_ms))
     restored_header, was_delivered = _restored_header(header, ttl_ms)
     is_marked = False
     if is_possible_duplicate or was_delivered:
-        is_marked = mark != _POSSIBLE_DUPLICATE
-        told.append(_POSSIBLE_DUPLICATE)
+        is_marked = mark != _POSSIBLE_DUPLICATE_ENTRY
+        told.append(_POSSIBLE_DUPLICATE_ENTRY)
     elif mark:
         told.append(mark)
     pieces = [restored_header]
@@ -308,13 +318,13 @@ def _restore(
         session = aliases[SESSION_ID] if session_id is not None else NULL
         _add_restored_properties(pieces, properties, session, ttl_ms, left_ms)
     elif properties:
-        pieces += (_PROPERTIES_LEAD, properties)
-    _add_compound(pieces, _OWN, _MAP32, told, 2 * len(told))
+        pieces += (_PROPERTIES_PREFIX, properties)
+    _add_compound(pieces, _APPLICATION_PROPERTIES, _MAP32, told, 2 * len(told))
     pieces.append(rest)
-    return Restored(path, session_id, b"".join(pieces), sequence_number, is_marked=is_marked)
+    return RestoredMessage(path, session_id, b"".join(pieces), sequence_number, is_marked=is_marked)
 
 
-class Looked(NamedTuple):
+class ParkedSummary(NamedTuple):
     """What is to be known of a parked message that stays parked."""
 
     path: str
@@ -323,7 +333,7 @@ class Looked(NamedTuple):
     is_deferred: bool
 
 
-def look(payload: bytes) -> Looked:
+def summarize_parked(payload: bytes) -> ParkedSummary:
     """Where a parked message belongs, without restoring it. ParkedMessageMalformed says why that cannot be told."""
     try:
         _, annotations, _, own, _ = _sections_of(payload)
@@ -331,17 +341,17 @@ def look(payload: bytes) -> Looked:
         count, at = open_map(annotations, 0) if annotations else (0, 0)
         for _ in range(count // 2):
             item_at = skip(annotations, at)
-            name = _NAMES.get(annotations[at:item_at])
+            name = _NAME_BY_ENCODING.get(annotations[at:item_at])
             if name == SEQUENCE_NUMBER:
                 sequence_number = long_at(annotations, item_at) or 0
             elif name == MESSAGE_STATE:
                 is_deferred = decode(annotations, item_at)[0] == DEFERRED_STATE
             at = skip(annotations, item_at)
-        _, aliases, _ = _read_properties(own, _TOLD_AT_LAST)
+        _, aliases, _ = _read_properties(own, _TIME_PROPERTIES)
     except DecodeError as error:
         raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
-    return Looked(path, session_id, sequence_number, is_deferred)
+    return ParkedSummary(path, session_id, sequence_number, is_deferred)
 
 
 def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -349,13 +359,13 @@ def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
 
     The rest is body and footer, as they came. What is not there is empty.
     """
-    outline = outline_of(payload)
+    outline = layout_of(payload)
     if outline is None:
         message = Message(payload)
         body = message.body_section
         rest = (message.raw(body) if body is not None else b"") + message.raw(_FOOTER)
         header, annotations = message.content(_HEADER), message.content(_ANNOTATIONS)
-        return header, annotations, message.content(_PROPERTIES), message.content(_OWN), rest
+        return header, annotations, message.content(_PROPERTIES), message.content(_APPLICATION_PROPERTIES), rest
     header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
     # Compiled, a slice that ends before it begins is no empty one but an error: what is not there is not sliced.
     return (
@@ -380,7 +390,7 @@ def _read_annotations(section: bytes) -> tuple[list[bytes], int | None, int | No
     for _ in range(count // 2):
         item_at = skip(section, at)
         end = skip(section, item_at)
-        name = _name_of(section[at:item_at])
+        name = _known_name_of(section[at:item_at])
         if name not in _SET_BY_BROKER:
             kept.append(section[at:end])
         elif name == ENQUEUED_TIME:
@@ -393,7 +403,7 @@ def _read_annotations(section: bytes) -> tuple[list[bytes], int | None, int | No
     return kept, parked_ms, locked_until_ms, sequence_number
 
 
-def _read_properties(section: bytes, lost: frozenset[str]) -> tuple[list[bytes], dict[object, bytes], bytes]:
+def _read_properties(section: bytes, removed_names: frozenset[str]) -> tuple[list[bytes], dict[object, bytes], bytes]:
     """Read the properties that stay, the values of the aliases, and the mark of a possible duplicate, all as they came.
 
     All other properties stay but those `lost`.
@@ -405,20 +415,20 @@ def _read_properties(section: bytes, lost: frozenset[str]) -> tuple[list[bytes],
     for _ in range(count // 2):
         item_at = skip(section, at)
         end = skip(section, item_at)
-        name = _name_of(section[at:item_at])
+        name = _known_name_of(section[at:item_at])
         if name is None:  # as most
             own.append(section[at:end])
         elif name in ALIASES:
             aliases[name] = section[item_at:end]
         elif name == POSSIBLE_DUPLICATE:
             mark = section[at:end]
-        elif name not in lost:
+        elif name not in removed_names:
             own.append(section[at:end])
         at = end
     return own, aliases, mark
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
     """Without the count of deliveries from the backlog queue, and whether there were any.
 
@@ -426,7 +436,7 @@ def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
     """
     fields = _fields_of(section, 0)[1] if section else []
     was_delivered = bool(decode(field_of(fields, DELIVERY_COUNT), 0)[0])
-    clear(fields, DELIVERY_COUNT)
+    clear_field(fields, DELIVERY_COUNT)
     if ttl_ms is not None:
         set_field(fields, TTL, encoded(UInt(min(ttl_ms, LARGEST_TTL_MS))))
     return _compound(_HEADER, _LIST32, fields, len(fields)) if fields else b"", was_delivered
@@ -438,13 +448,13 @@ def was_delivered(payload: bytes) -> bool:
 
 
 def _add_restored_properties(
-    pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, left_ms: int
+    pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, left_backlog_ms: int
 ) -> None:
     """Add the properties with the session that the message had, and with the end of its life."""
     expiry = ABSOLUTE_EXPIRY_TIME
     before, fields = _fields_of(section, expiry) if section else (expiry * NULL, [])
     if ttl_ms is not None:
-        ends, created = _life(left_ms, ttl_ms)
+        ends, created = _expiry_and_creation(left_backlog_ms, ttl_ms)
         set_field(fields, CREATION_TIME - expiry, created)
         set_field(fields, 0, ends)
     if session != NULL:
@@ -454,14 +464,14 @@ def _add_restored_properties(
     _add_compound(pieces, _PROPERTIES, _LIST32, fields, count)
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _life(left_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _expiry_and_creation(left_backlog_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
     """Return the absolute expiry time and the creation time. Messages that come together have the same.
 
     Only their difference counts: it says a time to live beyond the 49.7 days of a header (Q06), and no broker compares
     either with its own clock. So both are by one clock, the secondary's: the message was made anew when it left there.
     """
-    return _timestamp(left_ms + ttl_ms), _timestamp(left_ms)
+    return _timestamp(left_backlog_ms + ttl_ms), _timestamp(left_backlog_ms)
 
 
 def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
@@ -478,7 +488,7 @@ def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
     return before, fields
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _path_of(item: bytes) -> str:
     path = decode(item, 0)[0]
     if path is None:
@@ -497,7 +507,7 @@ def _session_of(item: bytes) -> str | None:
     return session_id
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _alias_ttl(item: bytes) -> int | None:
     """Milliseconds: .NET's duration, or a plain number of them (Q06)."""
     ttl = decode(item, 0)[0]
@@ -536,7 +546,7 @@ def _assemble(
     header: list[bytes],
     annotations: list[bytes],
     properties: bytes,
-    own: list[bytes],
+    application_properties: list[bytes],
 ) -> bytes:
     """A message with other properties than it had, and the body it had."""
     pieces = []
@@ -545,7 +555,7 @@ def _assemble(
     if annotations:
         pieces.append(_compound(_ANNOTATIONS, _MAP32, annotations, 2 * len(annotations)))
     pieces.append(properties)
-    pieces.append(_compound(_OWN, _MAP32, own, 2 * len(own)))
+    pieces.append(_compound(_APPLICATION_PROPERTIES, _MAP32, application_properties, 2 * len(application_properties)))
     body = message.body_section
     if body is not None:
         pieces.append(message.raw(body))
@@ -564,12 +574,12 @@ def _add_compound(pieces: list[bytes], section: int, constructor: int, elements:
     size = 4
     for element in elements:
         size += len(element)
-    pieces.append(_lead(section, constructor, size, count))
+    pieces.append(_section_prefix(section, constructor, size, count))
     pieces += elements
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _lead(section: int, constructor: int, size: int, count: int) -> bytes:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _section_prefix(section: int, constructor: int, size: int, count: int) -> bytes:
     """What a section begins with."""
     return _COMPOUND.pack(0x00, 0x53, section, constructor, size, count)
 
@@ -586,7 +596,7 @@ def set_field(fields: list[bytes], index: int, item: bytes) -> None:
     fields[index] = item
 
 
-def clear(fields: list[bytes], index: int) -> None:
+def clear_field(fields: list[bytes], index: int) -> None:
     """Have none."""
     if index < len(fields):
         fields[index] = NULL
@@ -603,30 +613,30 @@ def _timestamp(at_ms: int) -> bytes:
     return _TIMESTAMP.pack(0x83, at_ms)
 
 
-def _name_of(key: bytes) -> object:
+def _known_name_of(key: bytes) -> object:
     """What a key says, if it is a name we look for. As short texts and symbols these are known by their bytes."""
-    known = _NAMES.get(key)
-    return decode(key, 0)[0] if known is None and key[0] not in _SHORT_NAMES else known
+    known = _NAME_BY_ENCODING.get(key)
+    return decode(key, 0)[0] if known is None and key[0] not in _SHORT_STRING_CONSTRUCTORS else known
 
 
-_PATH: Final = encoded(PATH)
-_SESSION_ID: Final = encoded(SESSION_ID)
-_TIME_TO_LIVE: Final = encoded(TIME_TO_LIVE)
-_SCHEDULED_TIME: Final = encoded(SCHEDULED_TIME_ALIAS)
-_POSSIBLE_DUPLICATE: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa: FBT003  # a value, not a switch
-_PARKED_AT: Final = encoded(PARKED_AT)
-_PARKED_FOR: Final = encoded(PARKED_FOR)
-_PARKED_FOR_MS: Final = encoded(PARKED_FOR_MS)
-_SCHEDULE_NAME: Final = encoded(Symbol(SCHEDULED_TIME))
-_TIMESPAN_LEAD: Final = b"\x00" + encoded(TIMESPAN) + b"\x81"
-_TIMESPAN: Final = struct.Struct(f">{len(_TIMESPAN_LEAD)}sq")
-_TOLD_NAMES: Final = _POSSIBLE_DUPLICATE + _PARKED_AT + _PARKED_FOR + _PARKED_FOR_MS
-_TOLD_BYTES: Final = len(_TOLD_NAMES) + _TIMESTAMP.size + _TIMESPAN.size + _LONG.size
+_PATH_KEY: Final = encoded(PATH)
+_SESSION_ID_KEY: Final = encoded(SESSION_ID)
+_TIME_TO_LIVE_KEY: Final = encoded(TIME_TO_LIVE)
+_SCHEDULED_TIME_KEY: Final = encoded(SCHEDULED_TIME_ALIAS)
+_POSSIBLE_DUPLICATE_ENTRY: Final = encoded(POSSIBLE_DUPLICATE) + encoded(True)  # noqa: FBT003  # a value, not a switch
+_PARKED_AT_KEY: Final = encoded(PARKED_AT)
+_PARKED_FOR_KEY: Final = encoded(PARKED_FOR)
+_PARKED_FOR_MS_KEY: Final = encoded(PARKED_FOR_MS)
+_SCHEDULED_TIME_ANNOTATION_KEY: Final = encoded(Symbol(SCHEDULED_TIME))
+_TIMESPAN_PREFIX: Final = b"\x00" + encoded(TIMESPAN) + b"\x81"
+_TIMESPAN: Final = struct.Struct(f">{len(_TIMESPAN_PREFIX)}sq")
+_TRACE_KEYS: Final = _POSSIBLE_DUPLICATE_ENTRY + _PARKED_AT_KEY + _PARKED_FOR_KEY + _PARKED_FOR_MS_KEY
+_TRACE_BYTES: Final = len(_TRACE_KEYS) + _TIMESTAMP.size + _TIMESPAN.size + _LONG.size
 """What a message that comes back has more than one that was not parked."""
-_PROPERTIES_LEAD: Final = bytes((0x00, 0x53, _PROPERTIES))
-_LOOKED_FOR: Final = (*ALIASES, *_TOLD, *_DEAD_LETTER_REASONS, *_SET_BY_BROKER, SCHEDULED_TIME)
-_NAMES: Final[dict[bytes, object]] = {
-    **{encoded(name): name for name in _LOOKED_FOR},
-    **{encoded(Symbol(name)): name for name in _LOOKED_FOR},
+_PROPERTIES_PREFIX: Final = bytes((0x00, 0x53, _PROPERTIES))
+_KNOWN_NAMES: Final = (*ALIASES, *_TRACE_PROPERTIES, *_DEAD_LETTER_REASONS, *_SET_BY_BROKER, SCHEDULED_TIME)
+_NAME_BY_ENCODING: Final[dict[bytes, object]] = {
+    **{encoded(name): name for name in _KNOWN_NAMES},
+    **{encoded(Symbol(name)): name for name in _KNOWN_NAMES},
 }
-_SHORT_NAMES: Final = frozenset((0xA1, 0xA3))
+_SHORT_STRING_CONSTRUCTORS: Final = frozenset((0xA1, 0xA3))

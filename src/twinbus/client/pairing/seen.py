@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.client.pairing import alarms, reports
-from twinbus.client.pairing.events import EVERY_KIND
+from twinbus.client.pairing.events import ALL_KINDS
 from twinbus.client.pairing.pair_events import DeferralBegan
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.pairing import Pairing
 
 
-class Seen:
+class Observers:
     """Of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
@@ -33,19 +33,19 @@ class Seen:
 
     def start(self) -> None:
         """Listen from now on. ImportError, or OSError, where a journal is wanted and cannot be."""
-        events = self._pairing.pair_events
+        events = self._pairing.event_publisher
         folder = self._pairing.options.journal_dir
         if folder is not None:
             from twinbus.client.journal import Journal  # noqa: PLC0415  # pyarrow is optional
 
             self.journal = Journal(folder, clock=self._pairing.primary.settings.clock)
-            events.listen(self.journal.attach(self._pairing.primary).hear, EVERY_KIND)
+            events.listen(self.journal.attach(self._pairing.primary).on_event, ALL_KINDS)
             self.journal.attach(self._pairing.secondary)
-        events.listen(self.alarms.hear, alarms.KINDS)
+        events.listen(self.alarms.on_event, alarms.EVENT_KINDS)
         events.listen(lambda _: self.alarms.start(), {DeferralBegan})
-        events.listen(lambda _: self.reports.start(), reports.KINDS)
+        events.listen(lambda _: self.reports.start(), reports.EVENT_KINDS)
 
-    def count(self, registry: CollectorRegistry | None) -> None:
+    def add_metrics(self, registry: CollectorRegistry | None) -> None:
         """Count for Prometheus, in a registry."""
         from twinbus.client.pairing.metrics import Metrics  # noqa: PLC0415  # prometheus-client is optional
 
@@ -55,7 +55,7 @@ class Seen:
         metrics.register(registry)
         self._metrics.append(metrics)
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """No more looks and reports; the secondary hears that this client has ended."""
         self.alarms.close()
         await self.reports.close()

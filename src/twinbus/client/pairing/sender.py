@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import Message
 from twinbus.client.pairing import rewriting
-from twinbus.client.pairing.backlog import Choice
+from twinbus.client.pairing.backlog import QueueChoice
 from twinbus.client.pairing.errors import FailedOver
 from twinbus.client.pairing.failover import EntityState
-from twinbus.client.pairing.sending import Sending, sessions_of
-from twinbus.client.retry import Pauses, RetryPolicy
+from twinbus.client.pairing.sending import SendOperation, session_ids_of
+from twinbus.client.retry import Backoff, RetryPolicy
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
@@ -59,16 +59,16 @@ class SendAvailabilitySender(MessageSender):
         self._pairing = pairing
         self.health = pairing.health_of(self.path)
         """What all senders of the factory hold of the entity."""
-        self._fragments_down = self.health.fragments.down
-        self.choice: Choice = Choice(pairing.rotation)
+        self._fragments_down = self.health.fragment_outages.down
+        self.queue_choice: QueueChoice = QueueChoice(pairing.rotation)
         """Its backlog queue."""
-        self.policy = ReconnectOnce(health=self.health)
+        self.retry_policy = ReconnectOnce(health=self.health)
         """Of an attempt at the primary."""
         limit_s = pairing.primary.settings.operation_timeout_s
-        self._limits_s = (limit_s, pairing.attempt_s(limit_s))
+        self._time_limits_s = (limit_s, pairing.primary_timeout_s(limit_s))
         """Of an operation, where its caller sets none, and of its attempt at the primary."""
 
-    async def _dispatch(
+    async def _send_encoded(
         self,
         payload: bytes,
         message_format: int,
@@ -78,43 +78,47 @@ class SendAvailabilitySender(MessageSender):
     ) -> None:
         for message in messages:
             if message.properties:
-                rewriting.check_names(message.properties)
-        health, is_behind = self.health, self._pairing.spool is not None and self.is_behind(messages)
-        is_held = bool(self._fragments_down) and health.fragments.outage_for(messages) is not None
+                rewriting.check_property_names(message.properties)
+        health, is_behind = self.health, self._pairing.spool is not None and self.is_behind_spool(messages)
+        is_held = bool(self._fragments_down) and health.fragment_outages.outage_for(messages) is not None
         if transaction is not None:
-            self._check_fit_for_transactions(is_held=is_held, is_behind=is_behind)
-            await super()._dispatch(payload, message_format, messages, transaction, None)
+            self._check_fit_for_transactions(is_held=is_held, is_behind_spool=is_behind)
+            await super()._send_encoded(payload, message_format, messages, transaction, None)
             return
         failure = None
-        limit_s, attempt_s = self._limits_s if timeout_s is None else (timeout_s, self._pairing.attempt_s(timeout_s))
+        limit_s, attempt_s = (
+            self._time_limits_s if timeout_s is None else (timeout_s, self._pairing.primary_timeout_s(timeout_s))
+        )
         deadline_s = asyncio.get_running_loop().time() + limit_s
         if health.state is _HEALTHY and not is_behind and not is_held:
             try:
-                await self.deliver(payload, message_format, timeout_s=attempt_s, policy=self.policy)
+                await self.deliver(payload, message_format, timeout_s=attempt_s, policy=self.retry_policy)
             except ServiceBusError as error:
                 failure = error
             else:
                 health.send_succeeded()
-                if self.factory.events.wanted:
-                    self.tell_sent(messages)
+                if self.factory.events.listened_kinds:
+                    self.publish_sent(messages)
                 return
-        await self._go_on(payload, message_format, messages, failure, (deadline_s, limit_s), is_behind=is_behind)
+        await self._run_send_operation(
+            payload, message_format, messages, failure, (deadline_s, limit_s), is_behind_spool=is_behind
+        )
 
-    async def _go_on(
+    async def _run_send_operation(
         self,
         payload: bytes,
         message_format: int,
         messages: Sequence[BrokeredMessage],
         failure: ServiceBusError | None,
-        times_s: tuple[float, float],
+        deadline_and_limit_s: tuple[float, float],
         *,
-        is_behind: bool,
+        is_behind_spool: bool,
     ) -> None:
         """Do what has to be done where the primary has not taken it; `times_s` are the deadline and the limit."""
         if failure is None:
             self.check_open()
-        deadline_s, limit_s = times_s
-        sending = Sending(
+        deadline_s, limit_s = deadline_and_limit_s
+        sending = SendOperation(
             self._pairing,
             self,
             payload,
@@ -123,21 +127,21 @@ class SendAvailabilitySender(MessageSender):
             deadline_s=deadline_s,
             limit_s=limit_s,
         )
-        if is_behind and self.health.state is not EntityState.UNREACHABLE:
+        if is_behind_spool and self.health.state is not EntityState.UNREACHABLE:
             await sending.spool_behind()
         else:
             await sending.run(failure)
 
-    def is_behind(self, messages: Sequence[BrokeredMessage]) -> bool:
+    def is_behind_spool(self, messages: Sequence[BrokeredMessage]) -> bool:
         """What their sessions have sent before is in the spool: they must not overtake it."""
         spool = self._pairing.spool
-        return spool is not None and not spool.is_empty and spool.holds(self.path, sessions_of(messages))
+        return spool is not None and not spool.is_empty and spool.holds_sessions(self.path, session_ids_of(messages))
 
-    def _check_fit_for_transactions(self, *, is_held: bool, is_behind: bool) -> None:
+    def _check_fit_for_transactions(self, *, is_held: bool, is_behind_spool: bool) -> None:
         self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
         if is_held:
             raise FailedOver(f"a fragment of '{self.path}' is down, and a transaction needs it: nothing was sent")
-        if is_behind:
+        if is_behind_spool:
             raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
 
     async def send_spooled(
@@ -154,7 +158,7 @@ class SendAvailabilitySender(MessageSender):
         Messages at the places `stored` of the batch are safe already.
         """
         limit_s = self.factory.settings.operation_timeout_s
-        sending = Sending(
+        sending = SendOperation(
             self._pairing,
             self,
             payload,
@@ -165,33 +169,33 @@ class SendAvailabilitySender(MessageSender):
         )
         await sending.run_from_spool(may_have_arrived=may_have_arrived, stored=stored)
 
-    def _copies_of(self, payload: bytes, message_format: int, most: int | None) -> list[bytes]:
+    def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:
         """Mark what is sent again after an attempt that may have arrived: every copy but the first says so.
 
         A batch that is too large with its marks is split, in order. MessageTooLarge if a message is.
         """
-        marked = rewriting.mark(payload, message_format)
-        if most is None or len(marked) <= most:
+        marked = rewriting.mark_possible_duplicate(payload, message_format)
+        if max_bytes is None or len(marked) <= max_bytes:
             return [marked]
         messages = Message(payload).data if message_format == BATCH_FORMAT else []
         if len(messages) < 2:  # noqa: PLR2004  # there is nothing to split
-            raise self._too_large_with_mark(len(marked), most)
+            raise self._too_large_with_mark_error(len(marked), max_bytes)
         middle = len(messages) // 2
         halves = (messages[:middle], messages[middle:])
         batches = [encode_batch(half, BrokeredMessage.decode(half[0])) for half in halves]
-        return [copy for batch in batches for copy in self._copies_of(batch, BATCH_FORMAT, most)]
+        return [copy for batch in batches for copy in self._resend_payloads(batch, BATCH_FORMAT, max_bytes)]
 
-    def check_copy(self, marked: bytes, _message_format: int) -> None:
+    def check_marked_size(self, marked: bytes, _message_format: int) -> None:
         """MessageTooLarge if a marked message or batch is larger than the entity takes."""
         known = None if self._link is None else self._link.max_message_bytes
         most = self._pairing.max_parked_bytes if known is None else known
         if len(marked) > most:
-            raise self._too_large_with_mark(len(marked), most)
+            raise self._too_large_with_mark_error(len(marked), most)
 
-    def _too_large_with_mark(self, size: int, most: int) -> MessageTooLarge:
+    def _too_large_with_mark_error(self, size: int, max_bytes: int) -> MessageTooLarge:
         return MessageTooLarge(
             f"no answer came, and the message for '{self.path}' may have been stored. It is not sent again: marked as a"
-            f" possible duplicate it has {size:,} bytes, and the entity takes {most:,}",
+            f" possible duplicate it has {size:,} bytes, and the entity takes {max_bytes:,}",
             may_have_happened=True,
         )
 
@@ -210,7 +214,7 @@ class SendAvailabilitySender(MessageSender):
         batch = [messages] if isinstance(messages, BrokeredMessage) else messages
         try:
             for message in batch:
-                rewriting.check_names(message.properties)
+                rewriting.check_property_names(message.properties)
                 self.park(message.encode(now_ms), 0, is_possible_duplicate=True)
         except ServiceBusError:
             return False
@@ -218,12 +222,12 @@ class SendAvailabilitySender(MessageSender):
 
     async def _schedule_one(self, message: BrokeredMessage) -> int:
         """Schedule it. While the entity is failed over it is parked with its time, and has no number: 0."""
-        rewriting.check_names(message.properties)
-        (limit_s, attempt_s), failure = self._limits_s, None
+        rewriting.check_property_names(message.properties)
+        (limit_s, attempt_s), failure = self._time_limits_s, None
         deadline_s = asyncio.get_running_loop().time() + limit_s
         payload = message.encode(self.factory.settings.clock.wall_ms())
-        health, is_behind = self.health, self.is_behind([message])
-        if health.takes_sends and not is_behind and health.fragments.outage_for([message]) is None:
+        health, is_behind = self.health, self.is_behind_spool([message])
+        if health.takes_sends and not is_behind and health.fragment_outages.outage_for([message]) is None:
             try:
                 number = await self._schedule_at_primary(message, deadline_s, attempt_s)
             except ServiceBusError as error:
@@ -233,19 +237,19 @@ class SendAvailabilitySender(MessageSender):
             else:
                 health.send_succeeded()
                 return number
-        await self._go_on(payload, 0, [message], failure, (deadline_s, limit_s), is_behind=is_behind)
+        await self._run_send_operation(payload, 0, [message], failure, (deadline_s, limit_s), is_behind_spool=is_behind)
         return 0
 
     async def _schedule_at_primary(self, message: BrokeredMessage, deadline_s: float, attempt_s: float) -> int:
         """Schedule a message at the primary. While that is busy, wait as it asks, or as time allows, and try again."""
-        loop, pauses = asyncio.get_running_loop(), Pauses(self.factory.settings.retry_policy)
+        loop, pauses = asyncio.get_running_loop(), Backoff(self.factory.settings.retry_policy)
         while True:
             limit_s = min(attempt_s, deadline_s - loop.time())
             try:
-                return (await self._schedule([message], timeout_s=limit_s, policy=self.policy))[0]
+                return (await self._schedule([message], timeout_s=limit_s, policy=self.retry_policy))[0]
             except ServiceBusError as error:
                 is_busy = self._pairing.class_of(error) is FailureClass.THROTTLED
-                pause_s = pauses.next_busy_s(error, deadline_s - loop.time()) if is_busy else None
+                pause_s = pauses.next_busy_pause_s(error, deadline_s - loop.time()) if is_busy else None
                 if pause_s is None:
                     raise
             await asyncio.sleep(pause_s)

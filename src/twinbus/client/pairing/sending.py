@@ -14,17 +14,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.attempts import UNSENT, of_send
+from twinbus.client.attempts import NOT_SENT, adjusted_send_error
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, TimedOut
 from twinbus.client.events import FROM_SPOOL
 from twinbus.client.pairing.errors import MessageCannotBeParked, NotSent, SpoolFailed
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.failover import EntityState
-from twinbus.client.pairing.fragments import key_for_pings
-from twinbus.client.pairing.portion import Portion
-from twinbus.client.pairing.spool_record import Record
+from twinbus.client.pairing.fragments import ping_key_for
+from twinbus.client.pairing.portion import BatchPortion
+from twinbus.client.pairing.spool_record import SpoolRecord
 from twinbus.client.pairing.triggers import class_of
-from twinbus.client.retry import NO_RETRY, Pauses
+from twinbus.client.retry import NO_RETRY, Backoff
 from twinbus.model.errors import (
     FailureClass,
     FragmentUnavailable,
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from twinbus.client.pairing.backlog import BacklogQueue
-    from twinbus.client.pairing.fragments import Turn
+    from twinbus.client.pairing.fragments import ParkingTurn
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.pairing.sender import SendAvailabilitySender
     from twinbus.model.message import BrokeredMessage
 
-SHARE: Final = 3
+BACKLOG_QUEUE_SHARE: Final = 3
 """A backlog queue gets this part of the time that is left, unless it is the last one."""
-HELD_PAUSE_S: Final = 1.0
+HOLD_PAUSE_S: Final = 1.0
 """How long a held send waits before it tries the primary again."""
 SPOOL_SHARE: Final = 10
 """Where there is a spool, this part of the operation's time is kept for it."""
-SPOOL_LEAST_S: Final = 1.0
+MIN_SPOOL_TIMEOUT_S: Final = 1.0
 """What the spool gets if the time is over all the same."""
 
 
-class Sending:
+class SendOperation:
     """One message, or one batch, until it is safe or has failed."""
 
     def __init__(
@@ -73,27 +73,27 @@ class Sending:
         self._pairing = pairing
         self._sender = sender
         self._health = sender.health
-        self._choice = sender.choice
-        self._portion = Portion(payload, message_format, messages)
+        self._queue_choice = sender.queue_choice
+        self._portion = BatchPortion(payload, message_format, messages)
         """What is not safe yet, and goes to the primary next."""
-        self._held: Portion | None = None
+        self._held_portion: BatchPortion | None = None
         """What is not safe yet, and is parked next, because its fragments are down."""
-        self._stored: set[int] = set()
+        self._stored_positions: set[int] = set()
         """The places of messages that are safe."""
-        self._turn: Turn | None = None
+        self._parking_turn: ParkingTurn | None = None
         """To park what is held."""
         self._limit_s = limit_s
         self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
-        self._unsure: set[int] = set()
+        self._unsure_positions: set[int] = set()
         """The places of messages of which an attempt got no answer: they are marked wherever they are sent next."""
         self._is_fragment_down = False
         """The primary has just said so, of one that cannot be told from the keys here: all messages are parked."""
         self._spool = pairing.spool
         self._is_from_spool = False
-        self._hold_ends_s: float | None = None
-        self._pauses: Pauses | None = None
+        self._hold_deadline_s: float | None = None
+        self._backoff: Backoff | None = None
         """For a busy namespace; made when one is busy."""
 
     async def run_from_spool(self, *, may_have_arrived: bool, stored: Collection[int] = ()) -> None:
@@ -102,8 +102,8 @@ class Sending:
         `stored` are the places of messages that are safe since an earlier try: they are not sent again.
         """
         self._spool, self._is_from_spool = None, True
-        self._unsure.update(self._portion.places if may_have_arrived else ())
-        self._stored.update(stored)
+        self._unsure_positions.update(self._portion.positions if may_have_arrived else ())
+        self._stored_positions.update(stored)
         self._portion = self._portion.without(stored)
         await self.run()
 
@@ -115,110 +115,114 @@ class Sending:
         """
         try:
             if failure is not None:
-                self._learn(failure, self._portion)
-            await self._run(failure)
+                self._note_failure(failure, self._portion)
+            await self._run_steps(failure)
         except ServiceBusError as error:
-            told = self._told(error)
+            told = self._adjusted(error)
             if told is error:
                 raise
             raise told from error
         finally:
-            if self._turn is not None:
-                self._turn.end()
+            if self._parking_turn is not None:
+                self._parking_turn.end()
 
-    def _told(self, error: ServiceBusError) -> ServiceBusError:
+    def _adjusted(self, error: ServiceBusError) -> ServiceBusError:
         if isinstance(error, NotSent):
             return error  # it says so itself
         if isinstance(error, PartlyStored):
-            error.stored = sorted(self._stored)
-            error.unsure = None if error.unsure is None else sorted(self._unsure - self._stored)
+            error.stored = sorted(self._stored_positions)
+            error.unsure = None if error.unsure is None else sorted(self._unsure_positions - self._stored_positions)
             return error
-        if self._stored:
+        if self._stored_positions:
             return self._not_sent({}, primary=error)
-        may_have_happened = bool(self._unsure) or error.may_have_happened
+        may_have_happened = bool(self._unsure_positions) or error.may_have_happened
         if isinstance(error, MessageCannotBeParked) and not may_have_happened:
-            return error.retold(may_have_happened=False, text=f"{error}; {UNSENT}")
-        return of_send(error, may_have_happened=may_have_happened)
+            return error.copy_with(may_have_happened=False, text=f"{error}; {NOT_SENT}")
+        return adjusted_send_error(error, may_have_happened=may_have_happened)
 
-    async def _run(self, failure: ServiceBusError | None) -> None:
+    async def _run_steps(self, failure: ServiceBusError | None) -> None:
         while True:
             if failure is None:
                 state = self._health.state
                 if state is EntityState.UNREACHABLE:
-                    raise self._health.refusal
+                    raise self._health.ping_refusal
                 if state is EntityState.FAILED_OVER or self._is_fragment_down:
-                    self._take_back()
+                    self._rejoin_held()
                     if self._portion:
                         await self._park()
                     return
-                self._hold_back()
-                failure = await self._attempt() if self._portion else None
+                self._hold_back_messages()
+                failure = await self._attempt_primary() if self._portion else None
                 if failure is None:
                     await self._park_held()
                     return
-            await self._after(failure)
+            await self._handle_failure(failure)
             failure = None
 
-    async def _attempt(self) -> ServiceBusError | None:
+    async def _attempt_primary(self) -> ServiceBusError | None:
         """Try the primary with what goes there; why it did not take all of it."""
         sender = self._sender
         try:
-            copies = self._copies()
+            copies = self._outgoing_portions()
         except MessageTooLarge as error:
             return error
         for portion in copies:
             left_s = self._left_s()
-            attempt_s = min(self._pairing.attempt_s(self._limit_s), left_s if self._held is None else left_s / 2)
+            attempt_s = min(
+                self._pairing.primary_timeout_s(self._limit_s), left_s if self._held_portion is None else left_s / 2
+            )
             try:
-                await sender.deliver(portion.payload, portion.message_format, timeout_s=attempt_s, policy=sender.policy)
+                await sender.deliver(
+                    portion.payload, portion.message_format, timeout_s=attempt_s, policy=sender.retry_policy
+                )
             except ServiceBusError as error:
-                self._learn(error, portion)
+                self._note_failure(error, portion)
                 return error
-            self._have_stored(portion)
+            self._note_stored(portion)
         return None
 
-    def _copies(self) -> list[Portion]:
+    def _outgoing_portions(self) -> list[BatchPortion]:
         """Return what is sent: marked where an attempt may have arrived; in parts, if it is too large so.
 
         A batch from the spool may be too large as it is: nobody could tell the sender, and none of its messages is.
         """
-        marked = self._portion.marked(self._unsure)
+        marked = self._portion.marked(self._unsure_positions)
         if marked is not self._portion:
-            return marked.fitting(self._sender.check_copy)
-        return marked.fitting(self._check_batch) if self._is_from_spool else [marked]
+            return marked.split_to_fit(self._sender.check_marked_size)
+        return marked.split_to_fit(self._check_batch_size) if self._is_from_spool else [marked]
 
-    def _check_batch(self, payload: bytes, message_format: int) -> None:
+    def _check_batch_size(self, payload: bytes, message_format: int) -> None:
         if message_format == BATCH_FORMAT:
-            self._sender.check_copy(payload, message_format)
+            self._sender.check_marked_size(payload, message_format)
 
-    def _learn(self, error: ServiceBusError, sent: Portion) -> None:
+    def _note_failure(self, error: ServiceBusError, portion: BatchPortion) -> None:
         """Take from a failure of the primary what it says of each message: stored, uncertain, or not stored."""
         if not isinstance(error, PartlyStored):
-            self._unsure.update(sent.places if error.may_have_happened else ())
+            self._unsure_positions.update(portion.positions if error.may_have_happened else ())
             return
-        stored = sent.places_at(error.stored)
-        self._have_stored(sent.only(stored))
-        unsure = set(sent.places) if error.unsure is None else sent.places_at(error.unsure)
-        self._unsure |= unsure - stored
+        stored = portion.positions_at(error.stored)
+        self._note_stored(portion.only(stored))
+        unsure = set(portion.positions) if error.unsure is None else portion.positions_at(error.unsure)
+        self._unsure_positions |= unsure - stored
 
-    def _have_stored(self, portion: Portion) -> None:
+    def _note_stored(self, portion: BatchPortion) -> None:
         """The primary has these."""
-        self._stored.update(portion.places)
-        self._portion = self._portion.without(portion.places)
+        self._stored_positions.update(portion.positions)
+        self._portion = self._portion.without(portion.positions)
         self._health.send_succeeded()
-        self._sender.tell_sent(portion.messages, is_from_spool=self._is_from_spool)
+        self._sender.publish_sent(portion.messages, is_from_spool=self._is_from_spool)
 
-    async def _after(self, error: ServiceBusError) -> None:
+    async def _handle_failure(self, error: ServiceBusError) -> None:
         """What follows a failure of the primary: this returns when it is time for the next step, or raises."""
-        self._check_not_over(error)
+        self._check_not_closed(error)
         self._primary_error = error
-        if self._park_for_fragment(error):
+        if self._note_fragment_outage(error):
             return
         kind = class_of(error, self._pairing.options.triggers)
         if kind is FailureClass.CALLER:
             raise error
         if kind is FailureClass.UNAVAILABLE:
-            self._tell_failure(error)
+            self._report_failure(error)
         state = self._health.state
         if state is EntityState.FAILED_OVER:
             return
@@ -227,16 +231,16 @@ class Sending:
         if kind is FailureClass.THROTTLED:
             await self._wait_for_busy(error)
         elif self._pairing.options.hold_during_failover_interval:
-            await self._hold()
+            await self._wait_in_failover_interval()
         else:
             raise error
 
-    def _check_not_over(self, error: ServiceBusError) -> None:
+    def _check_not_closed(self, error: ServiceBusError) -> None:
         """Raise `error` if the sender was closed: then it is our own end that failed, which says nothing of others."""
         if self._sender.is_closed or self._pairing.primary.ended.is_set():
             raise error
 
-    def _park_for_fragment(self, error: ServiceBusError) -> bool:
+    def _note_fragment_outage(self, error: ServiceBusError) -> bool:
         """Whether the error says that a fragment is down whose messages are to be parked, and only those."""
         if not self._pairing.options.park_on_fragment_outage or error.fragment is None:
             return False
@@ -248,71 +252,76 @@ class Sending:
         is_down = isinstance(outage, FragmentUnavailable)
         if not is_down or class_of(outage, self._pairing.options.triggers) is not FailureClass.UNAVAILABLE:
             return False
-        fragments, messages = self._health.fragments, self._portion.messages
-        fragments.fail(outage, messages)
-        self._is_fragment_down = not fragments.leading_down(messages)
+        fragments, messages = self._health.fragment_outages, self._portion.messages
+        fragments.note_failure(outage, messages)
+        self._is_fragment_down = not fragments.affected_messages(messages)
         return True
 
-    def _hold_back(self) -> None:
+    def _hold_back_messages(self) -> None:
         """Set messages aside whose fragments are down: they are parked when the primary has the others."""
-        down = self._health.fragments.leading_down(self._portion.messages)
+        down = self._health.fragment_outages.affected_messages(self._portion.messages)
         if not down:
             return
         if len(down) == len(self._portion):
             held, others = self._portion, self._portion.only(())
         else:
-            places = self._portion.places_at(down)
+            places = self._portion.positions_at(down)
             held, others = self._portion.only(places), self._portion.without(places)
             for payload in held.payloads:  # else the others would be at the primary when that is found out
                 self._sender.park(payload, 0, is_possible_duplicate=True)
         numbers = set(down.values())
-        if self._turn is None:
-            self._turn = self._health.fragments.take_turn(numbers, is_split=bool(others))
+        if self._parking_turn is None:
+            self._parking_turn = self._health.fragment_outages.take_turn(numbers, is_split=bool(others))
         else:
-            self._turn.numbers |= numbers
-        self._held, self._portion = held if self._held is None else self._held.joined(held), others
+            self._parking_turn.fragment_numbers |= numbers
+        self._held_portion, self._portion = (
+            held if self._held_portion is None else self._held_portion.joined(held),
+            others,
+        )
 
-    def _take_back(self) -> None:
+    def _rejoin_held(self) -> None:
         """Let what was held go with the others, in order."""
-        if self._held is not None:
-            self._portion, self._held = self._portion.joined(self._held), None
+        if self._held_portion is not None:
+            self._portion, self._held_portion = self._portion.joined(self._held_portion), None
 
     async def _park_held(self) -> None:
-        if self._held is not None:
-            if self._turn is not None:
-                await self._turn.wait(self._left_to_park_s() / 2)
-            self._take_back()
+        if self._held_portion is not None:
+            if self._parking_turn is not None:
+                await self._parking_turn.wait(self._left_to_park_s() / 2)
+            self._rejoin_held()
             await self._park()
 
-    def _tell_failure(self, error: ServiceBusError) -> None:
+    def _report_failure(self, error: ServiceBusError) -> None:
         if isinstance(error, TimedOut):
-            self._sender.factory.drop_if_silent(min(self._pairing.attempt_s(self._limit_s), self._limit_s))
-        self._health.send_failed(error, key_for_pings(error, self._portion.messages))
+            self._sender.factory.drop_if_silent(min(self._pairing.primary_timeout_s(self._limit_s), self._limit_s))
+        self._health.send_failed(error, ping_key_for(error, self._portion.messages))
 
     async def _wait_for_busy(self, error: ServiceBusError) -> None:
         """A busy server is no reason to fail over: wait as it asks, or as long as there is time, and send again."""
-        pause_s = self._busy_pauses().next_busy_s(error, self._left_s())
+        pause_s = self._busy_backoff().next_busy_pause_s(error, self._left_s())
         if pause_s is None:
             raise error
         await asyncio.sleep(pause_s)
 
-    def _busy_pauses(self) -> Pauses:
-        if self._pauses is None:
-            self._pauses = Pauses(self._sender.factory.settings.retry_policy)
-        return self._pauses
+    def _busy_backoff(self) -> Backoff:
+        if self._backoff is None:
+            self._backoff = Backoff(self._sender.factory.settings.retry_policy)
+        return self._backoff
 
-    async def _hold(self) -> None:
+    async def _wait_in_failover_interval(self) -> None:
         """Wait a little: for a success, after which it is delivered, or for failover, when it is parked.
 
         Not longer than the interval: other fragments of the entity may succeed, and failover then never begins.
         """
-        if self._hold_ends_s is None:
-            self._hold_ends_s = self._loop.time() + duration_s(self._pairing.options.failover_interval) + HELD_PAUSE_S
-        elif self._loop.time() > self._hold_ends_s and self._primary_error is not None:
+        if self._hold_deadline_s is None:
+            self._hold_deadline_s = (
+                self._loop.time() + duration_s(self._pairing.options.failover_interval) + HOLD_PAUSE_S
+            )
+        elif self._loop.time() > self._hold_deadline_s and self._primary_error is not None:
             raise self._primary_error
         with suppress(TimeoutError):
-            async with asyncio.timeout(HELD_PAUSE_S):
-                await self._health.moved.wait()
+            async with asyncio.timeout(HOLD_PAUSE_S):
+                await self._health.state_changed.wait()
         # Waiting for the interval is not the operation's time: else none could outlast an interval of its own length.
         self._deadline_s = self._loop.time() + self._limit_s
 
@@ -330,9 +339,9 @@ class Sending:
         with suppress(MessageCannotBeParked):
             await self.park_whole()
             return
-        for portion in self._portion.fitting(partial(self._sender.park, is_possible_duplicate=True)):
+        for portion in self._portion.split_to_fit(partial(self._sender.park, is_possible_duplicate=True)):
             self._portion = portion
-            if self._spool is not None and self._sender.is_behind(portion.messages):  # as an earlier part
+            if self._spool is not None and self._sender.is_behind_spool(portion.messages):  # as an earlier part
                 await self.spool_behind()
             else:
                 await self.park_whole()
@@ -342,29 +351,29 @@ class Sending:
         rotation = self._pairing.rotation
         reasons: dict[str, BaseException] = {}
         if not rotation.queues:
-            await self._pairing.preparation.wait_for_first(self._left_to_park_s())
+            await self._pairing.preparation.wait_for_first_attempt(self._left_to_park_s())
             if not rotation.queues:
-                reasons[rotation.paths] = self._pairing.preparation.failure
+                reasons[rotation.path_pattern] = self._pairing.preparation.failure
         while not await self._park_in_any(reasons):
             pause_s = self._pause_to_park_s(reasons)
             if pause_s is None:
-                await self._spool_it(reasons)
+                await self._spool_portion(reasons)
                 return
             await asyncio.sleep(pause_s)
 
     async def _park_in_any(self, reasons: dict[str, BaseException]) -> bool:
         """Try each backlog queue once; whether one took it. `reasons` gets the failures of the others."""
         tried: list[BacklogQueue] = []
-        queue = self._choice.first()
+        queue = self._queue_choice.current()
         while queue is not None and self._left_to_park_s() > 0:
             tried.append(queue)
             error = await self._park_in(queue, is_last=len(tried) == len(self._pairing.rotation.queues))
             if error is None:
-                self._stored.update(self._portion.places)
-                self._tell_parked(queue)
+                self._stored_positions.update(self._portion.positions)
+                self._emit_parked(queue)
                 return True
             reasons[queue.path] = error
-            queue = self._choice.next(tried)
+            queue = self._queue_choice.next(tried)
         return False
 
     def _pause_to_park_s(self, reasons: Mapping[str, BaseException]) -> float | None:
@@ -375,7 +384,7 @@ class Sending:
         busy = next((error for error in reasons.values() if isinstance(error, ServerBusy)), None)
         if busy is None or self._spool is not None:
             return None
-        return self._busy_pauses().next_busy_s(busy, self._left_s())
+        return self._busy_backoff().next_busy_pause_s(busy, self._left_s())
 
     def _not_sent(
         self,
@@ -383,20 +392,20 @@ class Sending:
         spool: ServiceBusError | None = None,
         primary: ServiceBusError | None = None,
     ) -> NotSent:
-        outage = self._health.fragments.outage_for(self._portion.messages)
+        outage = self._health.fragment_outages.outage_for(self._portion.messages)
         own = primary or self._primary_error
-        why = own or self._health.why or (None if outage is None else outage.why)
-        unsure = self._unsure - self._stored
-        is_batch = len(self._portion.messages) + len(self._stored) > 1
+        why = own or self._health.failure or (None if outage is None else outage.failure)
+        unsure = self._unsure_positions - self._stored_positions
+        is_batch = len(self._portion.messages) + len(self._stored_positions) > 1
         return NotSent(
             self._sender.path,
             why,
             reasons,
             spool=spool,
             may_have_happened=bool(unsure),
-            stored=sorted(self._stored),
+            stored=sorted(self._stored_positions),
             unsure=sorted(unsure) if is_batch else None,
-            is_failed_over=own is None and self._health.why is not None,
+            is_failed_over=own is None and self._health.failure is not None,
         )
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
@@ -405,18 +414,18 @@ class Sending:
         if isinstance(error, ConnectionLost | ConnectionFailed) and queue.failure is None:
             error = await self._try_to_park(queue, is_last=is_last)
         if error is None:
-            self._pairing.rotation.took(queue)
+            self._pairing.rotation.note_success(queue)
         else:
-            self._check_not_over(error)
-            self._pairing.rotation.pull(queue, error)
+            self._check_not_closed(error)
+            self._pairing.rotation.note_failure(queue, error)
         return error
 
     async def _try_to_park(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
         # Made anew each time: after a try without an answer the message may be there twice, and has to say so.
-        portion = self._portion.marked(self._unsure)
+        portion = self._portion.marked(self._unsure_positions)
         parked = self._sender.park(portion.payload, portion.message_format, is_possible_duplicate=False)
         left_s = self._left_to_park_s()
-        share_s = left_s if is_last else left_s / SHARE
+        share_s = left_s if is_last else left_s / BACKLOG_QUEUE_SHARE
         try:
             await queue.sender.deliver(parked, portion.message_format, timeout_s=share_s, policy=NO_RETRY)
         except MessageTooLarge:
@@ -424,19 +433,19 @@ class Sending:
         except ServiceBusError as error:
             if isinstance(error, TimedOut):
                 queue.sender.factory.drop_if_silent(share_s)
-            self._unsure.update(portion.places if error.may_have_happened else ())
+            self._unsure_positions.update(portion.positions if error.may_have_happened else ())
             return error
         return None
 
-    def _tell_parked(self, queue: BacklogQueue) -> None:
+    def _emit_parked(self, queue: BacklogQueue) -> None:
         for message in self._portion.messages:
-            self._pairing.pair_events.emit(
+            self._pairing.event_publisher.emit(
                 EventKind.PARKED,
                 path=self._sender.path,
                 backlog_queue=queue.path,
                 message_id=message.message_id,
                 session_id=message.session_id,
-                time_to_live_ms=_ttl_ms(message),
+                time_to_live_ms=_time_to_live_ms(message),
                 reason=FROM_SPOOL if self._is_from_spool else None,
             )
 
@@ -444,32 +453,32 @@ class Sending:
 
     async def spool_behind(self) -> None:
         """Keep it on the local disk because what its session sent before is there: it must not overtake that."""
-        await self._spool_it({})
+        await self._spool_portion({})
 
-    async def _spool_it(self, reasons: Mapping[str, BaseException]) -> None:
+    async def _spool_portion(self, reasons: Mapping[str, BaseException]) -> None:
         """Keep it on the local disk. NotSent, with all reasons, if that does not take it either."""
         if self._spool is None:
             raise self._not_sent(reasons)
         self._sender.check_open()
         portion, messages = self._portion, self._portion.messages
-        is_unsure = self._unsure.issuperset(portion.places)
+        is_unsure = self._unsure_positions.issuperset(portion.positions)
         if not is_unsure:  # else the record says it of all of them
-            portion = portion.marked(self._unsure)
-        record = Record(
+            portion = portion.marked(self._unsure_positions)
+        record = SpoolRecord(
             path=self._sender.path,
             message_format=portion.message_format,
             payload=portion.payload,
             may_have_arrived=is_unsure,
             spooled_at_ms=self._sender.factory.settings.clock.wall_ms(),
             message_ids=[str(message.message_id) for message in messages],
-            session_ids=sessions_of(messages),
+            session_ids=session_ids_of(messages),
         )
-        limit_s = max(self._left_s(), SPOOL_LEAST_S)
+        limit_s = max(self._left_s(), MIN_SPOOL_TIMEOUT_S)
         try:
             async with asyncio.timeout(limit_s):
                 await self._spool.append(record)
         except TimeoutError:
-            self._unsure.update(portion.places)
+            self._unsure_positions.update(portion.positions)
             error = SpoolFailed(
                 f"the disk gave no answer within {limit_s:g} s; if it takes the message, that is sent",
                 may_have_happened=True,
@@ -477,22 +486,22 @@ class Sending:
             raise self._not_sent(reasons, error) from None
         except SpoolFailed as error:
             raise self._not_sent(reasons, error) from error
-        self._stored.update(self._portion.places)
+        self._stored_positions.update(self._portion.positions)
         for message in messages:
-            self._pairing.pair_events.emit(
+            self._pairing.event_publisher.emit(
                 EventKind.SPOOLED,
                 path=self._sender.path,
                 message_id=message.message_id,
                 session_id=message.session_id,
-                time_to_live_ms=_ttl_ms(message),
-                reason=str(self._primary_error or self._health.why or "its session has messages in the spool"),
+                time_to_live_ms=_time_to_live_ms(message),
+                reason=str(self._primary_error or self._health.failure or "its session has messages in the spool"),
             )
 
 
-def sessions_of(messages: Sequence[BrokeredMessage]) -> list[str]:
+def session_ids_of(messages: Sequence[BrokeredMessage]) -> list[str]:
     """The sessions of messages, each once."""
     return list(dict.fromkeys(message.session_id for message in messages if message.session_id is not None))
 
 
-def _ttl_ms(message: BrokeredMessage) -> int | None:
+def _time_to_live_ms(message: BrokeredMessage) -> int | None:
     return None if message.time_to_live is None else duration_ms(message.time_to_live)

@@ -20,26 +20,26 @@ from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from twinbus.client.attempts import ignore_failure
 from twinbus.client.pairing.errors import SpoolFailed, SpoolFull
-from twinbus.client.pairing.spool_files import SEGMENT_BYTES, SpoolFiles, number_of
+from twinbus.client.pairing.spool_files import SEGMENT_BYTES, SpoolFiles, segment_number_of
 from twinbus.client.pairing.spool_index import SpoolIndex
-from twinbus.client.pairing.spool_record import content_of, frame_size
+from twinbus.client.pairing.spool_record import encode_record, frame_size
 from twinbus.model.callbacks import ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from twinbus.client.pairing.spool_index import Pile
-    from twinbus.client.pairing.spool_record import Record
+    from twinbus.client.pairing.spool_index import EntityQueue
+    from twinbus.client.pairing.spool_record import SpoolRecord
 
 log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Given = TypeVarTuple("Given")
-MAX_BYTES: Final = 1 << 30
-_SEGMENTS: Final = 8
+ArgumentTypes = TypeVarTuple("ArgumentTypes")
+DEFAULT_MAX_BYTES: Final = 1 << 30
+_MIN_SEGMENTS: Final = 8
 """A small spool has at least so many: what has gone makes room early."""
-_LEAST_SEGMENT_BYTES: Final = 64 * 1024
+_MIN_SEGMENT_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +58,12 @@ class SpoolStatus:
     refused_bytes: int = 0
 
 
-class _Append:
+class _PendingAppend:
     """A record that waits for the disk."""
 
     __slots__ = ("content", "outcome", "record")
 
-    def __init__(self, record: Record, content: bytes, outcome: asyncio.Future[None]) -> None:
+    def __init__(self, record: SpoolRecord, content: bytes, outcome: asyncio.Future[None]) -> None:
         self.record = record
         self.content = content
         self.outcome = outcome
@@ -72,22 +72,22 @@ class _Append:
 class Spool:
     """One folder, in use by one pairing."""
 
-    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         """`open` takes the folder."""
         self.folder = folder
         self.max_bytes = max_bytes
-        self.added: Callable[[Pile], None] = ignore
+        self.on_added: Callable[[EntityQueue], None] = ignore
         """Called when something was spooled for an entity."""
-        self._files = SpoolFiles(folder, min(SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, max_bytes // _SEGMENTS)))
+        self._files = SpoolFiles(folder, min(SEGMENT_BYTES, max(_MIN_SEGMENT_BYTES, max_bytes // _MIN_SEGMENTS)))
         self._index = SpoolIndex()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="twinbus-spool")
-        self._appends: deque[_Append] = deque()
-        self._removals: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._waiting_bytes = 0
+        self._pending_appends: deque[_PendingAppend] = deque()
+        self._pending_removals: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._pending_bytes = 0
         """Of appends that are not on disk."""
-        self._committing: asyncio.Task[None] | None = None
-        self._first_new = 0
-        self._unawaited: set[int] = set()
+        self._commit_task: asyncio.Task[None] | None = None
+        self._first_new_segment = 0
+        self._unawaited_positions: set[int] = set()
         """Positions of records whose senders gave up before they were on disk."""
         self._is_open = False
 
@@ -96,27 +96,27 @@ class Spool:
     async def open(self) -> None:
         """Take the folder, and find what is there. SpoolFailed if somebody else has it, or it cannot be used."""
         try:
-            await self._on_thread(self._files.open, self._found)
+            await self._on_thread(self._files.open, self._on_found)
         except BaseException:
             # It may still be opening, if nobody waits for it any more: it is closed after that, in order.
             closing = asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
             closing.add_done_callback(ignore_failure)
             self._thread.shutdown(wait=False)
             raise
-        self._first_new = self._files.next_number
+        self._first_new_segment = self._files.next_number
         self._is_open = True
 
-    def _found(self, position: int, record: Record) -> None:
+    def _on_found(self, position: int, record: SpoolRecord) -> None:
         """On the thread; nobody else uses the index before it is open."""
-        self._enter(position, record)
+        self._add_to_index(position, record)
 
     async def close(self) -> None:
         """What is being written is written; then somebody else may have the folder. May be called again."""
         if not self._is_open:
             return
         self._is_open = False
-        if self._committing is not None:
-            await self._committing
+        if self._commit_task is not None:
+            await self._commit_task
         try:
             await self._on_thread(self._files.close)
         except RuntimeError:  # the process ends: there are no threads any more
@@ -140,63 +140,63 @@ class Spool:
     @property
     def is_empty(self) -> bool:
         """Nothing is there."""
-        return not self._index.piles
+        return not self._index.entity_queues
 
     @property
-    def piles(self) -> Sequence[Pile]:
+    def entity_queues(self) -> Sequence[EntityQueue]:
         """What there is, by entity."""
-        return list(self._index.piles.values())
+        return list(self._index.entity_queues.values())
 
-    def holds(self, path: str, session_ids: Sequence[str]) -> bool:
+    def holds_sessions(self, path: str, session_ids: Sequence[str]) -> bool:
         """Whether something for one of these sessions of an entity is here: what comes later must go behind it."""
-        return bool(session_ids) and self._index.holds(path, session_ids)
+        return bool(session_ids) and self._index.holds_sessions(path, session_ids)
 
-    def is_doubtful(self, position: int) -> bool:
+    def is_possible_duplicate(self, position: int) -> bool:
         """Whether a message may be sent elsewhere, too, whatever its record says.
 
         It was here when the spool was opened, and an earlier process may have sent it; or its sender gave up before it
         was on disk, and may send it again.
         """
-        return number_of(position) < self._first_new or position in self._unawaited
+        return segment_number_of(position) < self._first_new_segment or position in self._unawaited_positions
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
-    async def append(self, record: Record) -> None:
+    async def append(self, record: SpoolRecord) -> None:
         """Keep a record: it is on disk when this returns. SpoolFull or SpoolFailed if it is not here."""
         self._check_open()
-        content = content_of(record)
+        content = encode_record(record)
         size = frame_size(content)
-        held = self._files.bytes + self._waiting_bytes
+        held = self._files.bytes + self._pending_bytes
         if held + size > self.max_bytes:
             raise SpoolFull(
                 f"{self.folder} holds {held:,} bytes, and may hold {self.max_bytes:,} (spool_max_bytes): the message of"
                 f" {size:,} is not there"
             )
-        append = _Append(record, content, asyncio.get_running_loop().create_future())
-        self._appends.append(append)
-        self._waiting_bytes += size
+        append = _PendingAppend(record, content, asyncio.get_running_loop().create_future())
+        self._pending_appends.append(append)
+        self._pending_bytes += size
         self._commit_soon()
         await append.outcome
 
-    async def read(self, position: int) -> Record:
+    async def read(self, position: int) -> SpoolRecord:
         """A record that is here."""
         self._check_open()
         return await self._on_thread(self._files.read, position)
 
-    async def remove(self, position: int, record: Record) -> None:
+    async def remove(self, position: int, record: SpoolRecord) -> None:
         """It has gone, and nothing will bring it back when this returns."""
         self._check_open()
         noted = asyncio.get_running_loop().create_future()
-        self._removals.append((position, noted))
+        self._pending_removals.append((position, noted))
         self._commit_soon()
         await noted
-        self._unawaited.discard(position)
+        self._unawaited_positions.discard(position)
         self._index.remove(position, record.path, record.session_ids, messages=len(record.message_ids))
 
-    async def refuse(self, position: int, record: Record, why: str) -> Path:
+    async def refuse(self, position: int, record: SpoolRecord, reason: str) -> Path:
         """Put it aside, with the reason, where somebody can look at it: the file it is in now."""
         self._check_open()
-        file = await self._on_thread(self._files.refuse, position, record, why)
+        file = await self._on_thread(self._files.refuse, position, record, reason)
         await self.remove(position, record)
         return file
 
@@ -205,16 +205,16 @@ class Spool:
         self._check_open()
         await self._on_thread(self._files.count_refused)
 
-    async def take_refused(self, path: str | None = None) -> int:
+    async def requeue_refused(self, path: str | None = None) -> int:
         """Take messages that were refused back into the spool, all or those for one entity: how many there are.
 
         They are behind everything that waits now. A file that cannot be read stays where it is.
         """
         self._check_open()
         taken = 0
-        for position, record in await self._on_thread(self._files.take_refused, path):
+        for position, record in await self._on_thread(self._files.requeue_refused, path):
             taken += len(record.message_ids)
-            self.added(self._enter(position, record))
+            self.on_added(self._add_to_index(position, record))
         return taken
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Spool:
         if not self._is_open:
             raise SpoolFailed(f"the spool in {self.folder} is closed")
 
-    def _enter(self, position: int, record: Record) -> Pile:
+    def _add_to_index(self, position: int, record: SpoolRecord) -> EntityQueue:
         return self._index.add(
             position,
             record.path,
@@ -233,15 +233,15 @@ class Spool:
         )
 
     def _commit_soon(self) -> None:
-        if self._committing is None:
-            self._committing = asyncio.ensure_future(self._commit())
+        if self._commit_task is None:
+            self._commit_task = asyncio.ensure_future(self._commit())
 
     async def _commit(self) -> None:
         """Write what waits, and what came meanwhile, until nothing does."""
-        while self._appends or self._removals:
-            appends, removals = list(self._appends), list(self._removals)
-            self._appends.clear()
-            self._removals.clear()
+        while self._pending_appends or self._pending_removals:
+            appends, removals = list(self._pending_appends), list(self._pending_removals)
+            self._pending_appends.clear()
+            self._pending_removals.clear()
             wanted = [append for append in appends if not append.outcome.cancelled()]
             contents, gone = [append.content for append in wanted], [position for position, _ in removals]
             try:
@@ -249,32 +249,32 @@ class Spool:
             except Exception as error:  # a fault of ours: it must not leave anybody waiting
                 log.exception("the spool in %s failed", self.folder)
                 outcomes = [OSError(str(error))] * len(wanted)
-            self._waiting_bytes -= sum(frame_size(append.content) for append in appends)
+            self._pending_bytes -= sum(frame_size(append.content) for append in appends)
             for append, outcome in zip(wanted, outcomes, strict=True):
-                self._settle(append, outcome)
+                self._finish_append(append, outcome)
             for _, noted in removals:
                 if not noted.cancelled():
                     noted.set_result(None)
-        self._committing = None
+        self._commit_task = None
 
-    def _write(self, contents: Sequence[bytes], gone: Sequence[int]) -> list[int | OSError]:
+    def _write(self, contents: Sequence[bytes], removed: Sequence[int]) -> list[int | OSError]:
         """On the thread."""
         outcomes = self._files.append(contents)
-        self._files.done(gone)
+        self._files.mark_done(removed)
         return outcomes
 
-    def _settle(self, append: _Append, outcome: int | OSError) -> None:
+    def _finish_append(self, append: _PendingAppend, outcome: int | OSError) -> None:
         is_awaited = not append.outcome.cancelled()
         if isinstance(outcome, OSError):
             if is_awaited:
                 append.outcome.set_exception(SpoolFailed(f"{self.folder} did not take the message: {outcome}"))
             return
-        pile = self._enter(outcome, append.record)
+        pile = self._add_to_index(outcome, append.record)
         if is_awaited:
             append.outcome.set_result(None)
         else:
-            self._unawaited.add(outcome)
-        self.added(pile)
+            self._unawaited_positions.add(outcome)
+        self.on_added(pile)
 
-    async def _on_thread(self, work: Callable[[*Given], T], *arguments: *Given) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+    async def _on_thread(self, function: Callable[[*ArgumentTypes], T], *arguments: *ArgumentTypes) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

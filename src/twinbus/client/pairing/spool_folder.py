@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
-SEGMENT: Final = ".spool"
-DONE: Final = ".done"
-_NEW: Final = ".new"
-_NUMBERED: Final = re.compile(r"(\d{8,})(?:-\d+)?\.\w+")
+SEGMENT_SUFFIX: Final = ".spool"
+DONE_SUFFIX: Final = ".done"
+_TEMPORARY_SUFFIX: Final = ".new"
+_NUMBERED_FILE: Final = re.compile(r"(\d{8,})(?:-\d+)?\.\w+")
 
 
 class SpoolFolder:
@@ -36,37 +36,37 @@ class SpoolFolder:
         self.refused = path / "refused"
         """Messages that were refused when they were sent, one in a file, each with a text that says why."""
         for folder in (path, self.damaged, self.refused):
-            make_folder(folder)
-        self._lock = self._locked()
-        for left in path.rglob(f".*{_NEW}"):  # of a process that was cut off
+            create_folder(folder)
+        self._lock = self._acquire_lock()
+        for left in path.rglob(f".*{_TEMPORARY_SUFFIX}"):  # of a process that was cut off
             left.unlink()
 
     def close(self) -> None:
         """Somebody else may have it."""
         os.close(self._lock)
 
-    def segment(self, number: int) -> Path:
+    def segment_path(self, number: int) -> Path:
         """A file of records."""
-        return self.path / f"{number:08d}{SEGMENT}"
+        return self.path / f"{number:08d}{SEGMENT_SUFFIX}"
 
-    def done(self, number: int) -> Path:
+    def done_path(self, number: int) -> Path:
         """The file that says which of them have gone."""
-        return self.path / f"{number:08d}{DONE}"
+        return self.path / f"{number:08d}{DONE_SUFFIX}"
 
-    def numbers(self) -> list[int]:
+    def segment_numbers(self) -> list[int]:
         """The segments that are there, oldest first. Files put here by hand become the youngest of them."""
         numbered, strange = [], []
-        for file in self.path.glob(f"*{SEGMENT}"):
+        for file in self.path.glob(f"*{SEGMENT_SUFFIX}"):
             if re.fullmatch(r"\d{8,}", file.stem):
                 numbered.append(int(file.stem))
             else:
                 strange.append(file)
         for number, file in enumerate(sorted(strange), start=self.free_number() if strange else 1):
-            file.rename(self.segment(number))
+            file.rename(self.segment_path(number))
             numbered.append(number)
         if strange:
             sync_folder(self.path)
-        for marks in self.path.glob(f"*{DONE}"):  # the crash was between the removal of the two
+        for marks in self.path.glob(f"*{DONE_SUFFIX}"):  # the crash was between the removal of the two
             if marks.stem.isdigit() and int(marks.stem) not in numbered:
                 marks.unlink()
         return sorted(numbered)
@@ -74,10 +74,10 @@ class SpoolFolder:
     def free_number(self) -> int:
         """One that no file has, also none that was set aside: their names come from it."""
         names = [file.name for folder in (self.path, self.damaged, self.refused) for file in folder.iterdir()]
-        taken = [int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name))]
+        taken = [int(match[1]) for name in names if (match := _NUMBERED_FILE.fullmatch(name))]
         return max(taken, default=0) + 1
 
-    def _locked(self) -> int:
+    def _acquire_lock(self) -> int:
         file = self.path / "lock"
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
@@ -96,16 +96,16 @@ class SpoolFolder:
         return lock
 
 
-def make_folder(path: Path) -> None:
+def create_folder(path: Path) -> None:
     """A folder for its owner alone; one that is there is left as it is. It stays after a power cut."""
     if path.is_dir():
         return
-    make_folder(path.parent)
+    create_folder(path.parent)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
     sync_folder(path.parent)
 
 
-def make_file(path: Path) -> int:
+def create_file(path: Path) -> int:
     """A new file, open for writing; it, too, stays. Its descriptor."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     try:
@@ -116,9 +116,9 @@ def make_file(path: Path) -> int:
     return descriptor
 
 
-def put_file(path: Path, content: bytes) -> None:
+def write_file_atomically(path: Path, content: bytes) -> None:
     """Put a file in place whole, on disk when this returns."""
-    new = path.with_name(f".{path.name}{_NEW}")
+    new = path.with_name(f".{path.name}{_TEMPORARY_SUFFIX}")
     try:
         new.unlink(missing_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)

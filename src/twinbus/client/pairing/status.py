@@ -12,9 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.pairing.failover import EntityState
-from twinbus.client.pairing.inspection import SAMPLE, Contents, inspect
+from twinbus.client.pairing.inspection import SAMPLE_SIZE, BacklogQueueContents, inspect
 from twinbus.model.errors import EntityClaimed, LinkStolen
-from twinbus.model.times import moment_of
+from twinbus.model.times import datetime_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.spool import SpoolStatus
     from twinbus.model.errors import ServiceBusError
 
-LIMIT_S: Final = 5.0
+STATUS_TIMEOUT_S: Final = 5.0
 """How long looking may take."""
 
 
@@ -74,7 +74,7 @@ class BacklogQueueStatus:
     is_in_rotation: bool
     why_out: str | None
     out_since: dt.datetime | None
-    contents: Contents
+    contents: BacklogQueueContents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class ExtraQueueStatus:
     """A backlog queue beyond those that this client uses, with messages in it."""
 
     path: str
-    contents: Contents
+    contents: BacklogQueueContents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,28 +135,28 @@ class PairingStatus:
         return sum(known) if len(known) == len(counts) else None
 
 
-async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingStatus:
+async def pairing_status(pairing: Pairing, *, limit_s: float = STATUS_TIMEOUT_S) -> PairingStatus:
     """Look at everything at once. A pair whose secondary is just being prepared is looked at when that is over."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
-    await pairing.preparation.wait_until_known(limit_s)
-    queues, extra = list(pairing.rotation.queues), list(pairing.rotation.extra)
+    await pairing.preparation.wait_until_protection_known(limit_s)
+    queues, extra = list(pairing.rotation.queues), list(pairing.rotation.extra_paths)
     manager = pairing.options.secondary_namespace_manager
     contents = await asyncio.gather(
         *[
-            inspect(pairing.secondary, manager, path, sample=SAMPLE, limit_s=deadline_s - loop.time())
+            inspect(pairing.secondary, manager, path, sample=SAMPLE_SIZE, limit_s=deadline_s - loop.time())
             for path in [*(queue.path for queue in queues), *extra]
         ]
     )
     now_ms, now_s = pairing.primary.settings.clock.wall_ms(), loop.time()
     return PairingStatus(
-        at=moment_of(now_ms),
+        at=datetime_of(now_ms),
         primary=pairing.primary.address,
         secondary=pairing.secondary.address,
         is_protected=pairing.is_protected,
-        entities=tuple(entity_status(health) for health in pairing.healths),
+        entities=tuple(entity_status(health) for health in pairing.entity_healths),
         backlog_queues=tuple(
-            _queue_status(queue, pairing.rotation.why_out(queue), found, now_ms, now_s)
+            _queue_status(queue, pairing.rotation.out_reason(queue), found, now_ms, now_s)
             for queue, found in zip(queues, contents[: len(queues)], strict=True)
         ),
         extra_backlog_queues=tuple(
@@ -166,7 +166,7 @@ async def status_of(pairing: Pairing, *, limit_s: float = LIMIT_S) -> PairingSta
         ),
         pumps=tuple(_pump_status(pump) for pump in (() if pairing.syphon is None else pairing.syphon.pumps)),
         spool=pairing.spool_status,
-        alarms=pairing.seen.alarms.raised,
+        alarms=pairing.observers.alarms.raised,
     )
 
 
@@ -175,20 +175,20 @@ def entity_status(health: EntityHealth) -> EntityStatus:
     return EntityStatus(
         path=health.path,
         state=health.state,
-        why=None if health.why is None else str(health.why),
-        since=moment_of(health.since_ms),
-        next_ping=None if health.next_ping_ms is None else moment_of(health.next_ping_ms),
-        fragments_down=tuple(_fragment_status(outage) for outage in health.fragments.down.values()),
+        why=None if health.failure is None else str(health.failure),
+        since=datetime_of(health.since_ms),
+        next_ping=None if health.next_ping_ms is None else datetime_of(health.next_ping_ms),
+        fragments_down=tuple(_fragment_status(outage) for outage in health.fragment_outages.down.values()),
     )
 
 
-def healthy_since(path: str, since_ms: int) -> EntityStatus:
+def healthy_entity_status(path: str, since_ms: int) -> EntityStatus:
     """Return the state of an entity that nothing is held against."""
     return EntityStatus(
         path=path,
         state=EntityState.HEALTHY,
         why=None,
-        since=moment_of(since_ms),
+        since=datetime_of(since_ms),
         next_ping=None,
         fragments_down=(),
     )
@@ -197,21 +197,21 @@ def healthy_since(path: str, since_ms: int) -> EntityStatus:
 def _fragment_status(outage: FragmentOutage) -> FragmentStatus:
     return FragmentStatus(
         number=outage.number,
-        why=str(outage.why),
-        since=moment_of(outage.since_ms),
-        next_ping=None if outage.next_ping_ms is None else moment_of(outage.next_ping_ms),
+        why=str(outage.failure),
+        since=datetime_of(outage.since_ms),
+        next_ping=None if outage.next_ping_ms is None else datetime_of(outage.next_ping_ms),
     )
 
 
 def _queue_status(
-    queue: BacklogQueue, why_out: ServiceBusError | None, contents: Contents, now_ms: int, now_s: float
+    queue: BacklogQueue, why_out: ServiceBusError | None, contents: BacklogQueueContents, now_ms: int, now_s: float
 ) -> BacklogQueueStatus:
     is_in = why_out is None
     return BacklogQueueStatus(
         path=queue.path,
         is_in_rotation=is_in,
         why_out=None if is_in else str(why_out),
-        out_since=None if is_in else moment_of(now_ms - round((now_s - queue.out_since_s) * 1000)),
+        out_since=None if is_in else datetime_of(now_ms - round((now_s - queue.out_since_s) * 1000)),
         contents=contents,
     )
 
@@ -219,8 +219,8 @@ def _queue_status(
 def _pump_status(pump: Pump) -> PumpStatus:
     if pump.is_active:
         return PumpStatus(backlog_queue=pump.path, state=PumpState.ACTIVE, why=None)
-    if pump.why_not is None:
+    if pump.inactive_reason is None:
         return PumpStatus(backlog_queue=pump.path, state=PumpState.STARTING, why=None)
-    is_standing_by = isinstance(pump.why_not, LinkStolen | EntityClaimed)
+    is_standing_by = isinstance(pump.inactive_reason, LinkStolen | EntityClaimed)
     state = PumpState.STANDING_BY if is_standing_by else PumpState.FAILED
-    return PumpStatus(backlog_queue=pump.path, state=state, why=str(pump.why_not))
+    return PumpStatus(backlog_queue=pump.path, state=state, why=str(pump.inactive_reason))

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
-from twinbus.client.pairing.destination import Senders
+from twinbus.client.pairing.destination import PrimarySenders
 from twinbus.client.pairing.errors import PairedMessagingFactoryError
 from twinbus.client.pairing.events import EventKind
 from twinbus.client.pairing.pump import Pump, PumpSettings
@@ -32,19 +32,19 @@ class Syphon:
         options, clock = pairing.options, pairing.primary.settings.clock
         settings = PumpSettings(
             secondary=pairing.secondary,
-            sender_to=Senders(pairing.primary).to,
+            sender_to=PrimarySenders(pairing.primary).sender_to,
             wakeups=pairing.wakeups,
             epoch=clock.wall_ms(),
             poll_s=duration_s(options.syphon_poll),
             send_timeout_s=pairing.primary.settings.operation_timeout_s,
-            deduct=options.deduct_parked_time,
+            deduct_parked_time=options.deduct_parked_time,
             not_found_grace_s=duration_s(options.not_found_grace),
             clock=clock,
-            events=pairing.pair_events,
+            events=pairing.event_publisher,
         )
         self.pumps = [Pump(queue.path, settings, queue.lock_ms) for queue in pairing.rotation.queues]
-        self._coordination = Coordination(pairing)
-        self._end_listening = pairing.on_event(self._listen, {EventKind.FAILED_OVER})
+        self._coordination = FactoryCoordination(pairing)
+        self._unsubscribe = pairing.on_event(self._on_event, {EventKind.FAILED_OVER})
 
     def start(self) -> None:
         """Drain from now on."""
@@ -54,11 +54,11 @@ class Syphon:
 
     async def close(self) -> None:
         """Stop."""
-        self._end_listening()
+        self._unsubscribe()
         self._coordination.close()
         await asyncio.gather(*[pump.close() for pump in self.pumps])
 
-    def _listen(self, event: PairingEvent) -> None:
+    def _on_event(self, event: PairingEvent) -> None:
         if event.path is not None:
             self._stop_receiving(event.path)
 
@@ -68,13 +68,13 @@ class Syphon:
         A pump would receive them as they are parked, find that out, and give them back: each is charged again when it
         comes again. Where a single entity is unavailable, the pumps go on for the others.
         """
-        error = self._pairing.health_of(path).why
+        error = self._pairing.health_of(path).failure
         if isinstance(error, ConnectionFailed | ConnectionLost):
             for pump in self.pumps:
-                pump.lose_primary(path, error)
+                pump.on_primary_lost(path, error)
 
 
-class Coordination:
+class FactoryCoordination:
     """The watch over both factories of a pair: they end together, in an application that hosts the syphon.
 
     When one is closed or faults while the other is neither, the other has a grace of 5 seconds to be closed, too; else
@@ -99,20 +99,21 @@ class Coordination:
         for task in self._tasks:
             task.cancel()
 
-    async def _watch(self, one: MessagingFactory, partner: MessagingFactory) -> None:
+    async def _watch(self, factory: MessagingFactory, partner: MessagingFactory) -> None:
         """Fault `partner` if it outlives `one` for too long."""
-        await one.ended.wait()
+        await factory.ended.wait()
         options = self._pairing.options
-        has_faulted = one.state is FactoryState.FAULTED
+        has_faulted = factory.state is FactoryState.FAULTED
         grace_s = duration_s(options.fault_grace if has_faulted else options.close_grace)
         try:
             async with asyncio.timeout(grace_s):
                 await partner.ended.wait()
         except TimeoutError:
-            reason = f"has faulted ({one.fault})" if has_faulted else "was closed"
+            reason = f"has faulted ({factory.fault})" if has_faulted else "was closed"
             error = PairedMessagingFactoryError(
-                f"the factory for {one.address} {reason}, and its partner for {partner.address} was not closed within"
+                f"the factory for {factory.address} {reason}, and its partner for {partner.address} was not "
+                "closed within"
                 f" {grace_s:g} s: it is faulted"
             )
             partner.abort(error)
-            self._pairing.pair_events.emit(EventKind.FACTORY_FAULTED, reason=str(error))
+            self._pairing.event_publisher.emit(EventKind.FACTORY_FAULTED, reason=str(error))

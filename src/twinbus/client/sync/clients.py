@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from twinbus.client import message_session
-from twinbus.client.sync.background import Facade, call, wait
+from twinbus.client.sync.background import BlockingEntity, call_blocking, run_blocking
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -36,7 +36,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        wait(lambda: self.inner.__aexit__(kind, error, traceback))
+        run_blocking(lambda: self.inner.__aexit__(kind, error, traceback))
 
     @property
     def state(self) -> TransactionState:
@@ -45,24 +45,24 @@ class Transaction:
 
     def commit(self) -> None:
         """All of it, now; TransactionRolledBack, and nothing of it, if that cannot be."""
-        wait(self.inner.commit)
+        run_blocking(self.inner.commit)
 
     def rollback(self) -> None:
         """Nothing of it: what was settled in it is locked as before."""
-        wait(self.inner.rollback)
+        run_blocking(self.inner.rollback)
 
 
-def inner_of(given: Transaction | None) -> transaction.Transaction | None:
+def unwrap(wrapper: Transaction | None) -> transaction.Transaction | None:
     """The one that does the work."""
-    return None if given is None else given.inner
+    return None if wrapper is None else wrapper.inner
 
 
 # --- senders ----------------------------------------------------------------------------------------------------------
 
-SendingT = TypeVar("SendingT", bound="sender.MessageSender | clients.SendingClient")
+InnerSenderT = TypeVar("InnerSenderT", bound="sender.MessageSender | clients.SendingClient")
 
 
-class Sending(Facade[SendingT]):
+class BlockingSender(BlockingEntity[InnerSenderT]):
     """What can send."""
 
     def send(
@@ -73,7 +73,7 @@ class Sending(Facade[SendingT]):
         timeout: dt.timedelta | float | None = None,
     ) -> None:
         """Send a message; it is safe when this returns. In a transaction: once that is committed."""
-        wait(lambda: self.inner.send(message, transaction=inner_of(transaction), timeout=timeout))
+        run_blocking(lambda: self.inner.send(message, transaction=unwrap(transaction), timeout=timeout))
 
     def send_batch(
         self,
@@ -84,7 +84,7 @@ class Sending(Facade[SendingT]):
     ) -> None:
         """Send messages together: all are taken, or none."""
         batch = list(messages)  # an iterable of the application's is not to run on our thread
-        wait(lambda: self.inner.send_batch(batch, transaction=inner_of(transaction), timeout=timeout))
+        run_blocking(lambda: self.inner.send_batch(batch, transaction=unwrap(transaction), timeout=timeout))
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
@@ -95,41 +95,41 @@ class Sending(Facade[SendingT]):
 
     def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
         """Send a message that appears at `when`; the number by which it can be cancelled until then."""
-        return wait(lambda: self.inner.schedule(message, when))
+        return run_blocking(lambda: self.inner.schedule(message, when))
 
     def cancel_scheduled(self, *sequence_numbers: int) -> None:
         """Take back scheduled messages; MessageNotFound, and none is taken back, if one of them is not there."""
-        wait(lambda: self.inner.cancel_scheduled(*sequence_numbers))
+        run_blocking(lambda: self.inner.cancel_scheduled(*sequence_numbers))
 
 
-class MessageSender(Sending["sender.MessageSender"]):
+class MessageSender(BlockingSender["sender.MessageSender"]):
     """Sends to one entity."""
 
     def open(self) -> None:
         """Attach now instead of with the first send: what is wrong with the entity is known then."""
-        wait(self.inner.open)
+        run_blocking(self.inner.open)
 
     def max_message_bytes(self) -> int | None:
         """The largest message, or batch, that the entity takes; None where it does not say."""
-        return wait(self.inner.max_message_bytes)
+        return run_blocking(self.inner.max_message_bytes)
 
 
 # --- receivers and sessions -------------------------------------------------------------------------------------------
 
-ReceivingT = TypeVar("ReceivingT", bound="receiver.MessageReceiver | clients.ReceivingClient")
-ReceiverT = TypeVar("ReceiverT", bound="receiver.MessageReceiver")
+InnerReceivingT = TypeVar("InnerReceivingT", bound="receiver.MessageReceiver | clients.ReceivingClient")
+InnerReceiverT = TypeVar("InnerReceiverT", bound="receiver.MessageReceiver")
 
 
-class Receiving(Facade[ReceivingT]):
+class BlockingReceiver(BlockingEntity[InnerReceivingT]):
     """What can receive."""
 
     def receive(self, timeout: dt.timedelta | float | None = None) -> BrokeredMessage | None:
         """The next message; None if there was none in that time (the factory's operation timeout, if not said)."""
-        return wait(lambda: self.inner.receive(timeout))
+        return run_blocking(lambda: self.inner.receive(timeout))
 
     def receive_batch(self, max_count: int, timeout: dt.timedelta | float | None = None) -> list[BrokeredMessage]:
         """Up to `max_count` messages, as soon as there are any."""
-        return wait(lambda: self.inner.receive_batch(max_count, timeout))
+        return run_blocking(lambda: self.inner.receive_batch(max_count, timeout))
 
     def __iter__(self) -> Iterator[BrokeredMessage]:
         """All messages, for as long as it is open."""
@@ -140,7 +140,7 @@ class Receiving(Facade[ReceivingT]):
 
     def complete(self, message: BrokeredMessage, *, transaction: Transaction | None = None) -> None:
         """It was dealt with, and is gone. In a transaction: once that is committed."""
-        wait(lambda: self.inner.complete(message, transaction=inner_of(transaction)))
+        run_blocking(lambda: self.inner.complete(message, transaction=unwrap(transaction)))
 
     def abandon(
         self,
@@ -150,7 +150,7 @@ class Receiving(Facade[ReceivingT]):
         transaction: Transaction | None = None,
     ) -> None:
         """It goes back, to be received again, with some properties changed."""
-        wait(lambda: self.inner.abandon(message, properties_to_modify, transaction=inner_of(transaction)))
+        run_blocking(lambda: self.inner.abandon(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def defer(
         self,
@@ -160,7 +160,7 @@ class Receiving(Facade[ReceivingT]):
         transaction: Transaction | None = None,
     ) -> None:
         """It is put aside, and received by its sequence number only: `receive_deferred`."""
-        wait(lambda: self.inner.defer(message, properties_to_modify, transaction=inner_of(transaction)))
+        run_blocking(lambda: self.inner.defer(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def dead_letter(
         self,
@@ -171,54 +171,54 @@ class Receiving(Facade[ReceivingT]):
         transaction: Transaction | None = None,
     ) -> None:
         """It goes to the dead-letter queue, with the reason among its properties."""
-        wait(lambda: self.inner.dead_letter(message, reason, description, transaction=inner_of(transaction)))
+        run_blocking(lambda: self.inner.dead_letter(message, reason, description, transaction=unwrap(transaction)))
 
     def renew_lock(self, message: BrokeredMessage) -> dt.datetime:
         """Have a message for longer; until when. MessageLockLost if it is too late."""
-        return wait(lambda: self.inner.renew_lock(message))
+        return run_blocking(lambda: self.inner.renew_lock(message))
 
     def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
         """Deferred messages, by their numbers; MessageNotFound if one is not deferred, or somebody has it."""
-        return wait(lambda: self.inner.receive_deferred(*sequence_numbers))
+        return run_blocking(lambda: self.inner.receive_deferred(*sequence_numbers))
 
     def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
         """The next message, without a lock: from a number on, or after the last that was peeked at."""
-        return wait(lambda: self.inner.peek(from_sequence_number))
+        return run_blocking(lambda: self.inner.peek(from_sequence_number))
 
     def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
         """Up to `max_count` messages, whatever their state, in the order of their numbers."""
-        return wait(lambda: self.inner.peek_batch(max_count, from_sequence_number))
+        return run_blocking(lambda: self.inner.peek_batch(max_count, from_sequence_number))
 
 
-class _Receiver(Receiving[ReceiverT]):
+class _LinkReceiver(BlockingReceiver[InnerReceiverT]):
     """What receivers and sessions have in common."""
 
     def open(self) -> None:
         """Attach now instead of with the first receive: what is wrong with the entity is known then."""
-        wait(self.inner.open)
+        run_blocking(self.inner.open)
 
     def complete_batch(self, messages: Sequence[BrokeredMessage]) -> None:
         """The same as `complete` for several; the first error, if some cannot be, after all others are."""
-        wait(lambda: self.inner.complete_batch(messages))
+        run_blocking(lambda: self.inner.complete_batch(messages))
 
     def release(self, message: BrokeredMessage) -> None:
         """It goes back as if it had never been received: not counted as a delivery."""
-        wait(lambda: self.inner.release(message))
+        run_blocking(lambda: self.inner.release(message))
 
     def renew_locks(self, messages: Sequence[BrokeredMessage]) -> list[dt.datetime]:
         """The same as `renew_lock` for several: if one is lost, none is renewed."""
-        return wait(lambda: self.inner.renew_locks(messages))
+        return run_blocking(lambda: self.inner.renew_locks(messages))
 
     def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
         """Delete up to `max_count` of the oldest messages that nobody has; how many were."""
-        return wait(lambda: self.inner.delete_batch(max_count, before))
+        return run_blocking(lambda: self.inner.delete_batch(max_count, before))
 
 
-class MessageReceiver(_Receiver["receiver.MessageReceiver"]):
+class MessageReceiver(_LinkReceiver["receiver.MessageReceiver"]):
     """Receives from one entity."""
 
 
-class MessageSession(_Receiver[message_session.MessageSession]):
+class MessageSession(_LinkReceiver[message_session.MessageSession]):
     """One session, held."""
 
     @property
@@ -233,24 +233,24 @@ class MessageSession(_Receiver[message_session.MessageSession]):
 
     def renew_session_lock(self) -> dt.datetime:
         """Have it for longer; until when."""
-        return wait(self.inner.renew_session_lock)
+        return run_blocking(self.inner.renew_session_lock)
 
     def get_state(self) -> bytes | None:
         """What was last kept for the session."""
-        return wait(self.inner.get_state)
+        return run_blocking(self.inner.get_state)
 
     def set_state(self, state: bytes | None) -> None:
         """Keep something for the session; None: nothing any more."""
-        wait(lambda: self.inner.set_state(state))
+        run_blocking(lambda: self.inner.set_state(state))
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
 
-SendingClientT = TypeVar("SendingClientT", bound="clients.SendingClient")
-ReceivingClientT = TypeVar("ReceivingClientT", bound="clients.ReceivingClient")
+InnerSendingClientT = TypeVar("InnerSendingClientT", bound="clients.SendingClient")
+InnerReceivingClientT = TypeVar("InnerReceivingClientT", bound="clients.ReceivingClient")
 
 
-class _SendingClient(Sending[SendingClientT]):
+class _SendingClient(BlockingSender[InnerSendingClientT]):
     """What queues and topics have in common: one can send to them."""
 
     @property
@@ -259,7 +259,7 @@ class _SendingClient(Sending[SendingClientT]):
         return MessageSender(self.inner.sender)
 
 
-class _ReceivingClient(Receiving[ReceivingClientT]):
+class _ReceivingClient(BlockingReceiver[InnerReceivingClientT]):
     """What queues and subscriptions have in common: one can receive from them."""
 
     @property
@@ -274,11 +274,11 @@ class _ReceivingClient(Receiving[ReceivingClientT]):
     @property
     def receiver(self) -> MessageReceiver:
         """What receives."""
-        return MessageReceiver(call(lambda: self.inner.receiver))
+        return MessageReceiver(call_blocking(lambda: self.inner.receiver))
 
     def dead_letter_receiver(self, mode: ReceiveMode | None = None) -> MessageReceiver:
         """A receiver of its dead-letter queue."""
-        return MessageReceiver(call(lambda: self.inner.dead_letter_receiver(mode)))
+        return MessageReceiver(call_blocking(lambda: self.inner.dead_letter_receiver(mode)))
 
     def accept_session(
         self,
@@ -289,14 +289,14 @@ class _ReceivingClient(Receiving[ReceivingClientT]):
         auto_renew: dt.timedelta | float | None = None,
     ) -> MessageSession:
         """Take a session; without an id the next that nobody has. `auto_renew`: for how long to keep its lock."""
-        inner = wait(
+        inner = run_blocking(
             lambda: self.inner.accept_session(session_id, prefetch=prefetch, timeout=timeout, auto_renew=auto_renew)
         )
         return MessageSession(inner)
 
     def get_message_sessions(self, updated_since: dt.datetime | None = None) -> list[str]:
         """Ids of the sessions that have messages or a state; or whose state was set since a time."""
-        return wait(lambda: self.inner.get_message_sessions(updated_since))
+        return run_blocking(lambda: self.inner.get_message_sessions(updated_since))
 
 
 class QueueClient(_SendingClient["clients.QueueClient"], _ReceivingClient["clients.QueueClient"]):

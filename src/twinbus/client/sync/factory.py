@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from twinbus.client import factory
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.sync.background import Blocking, call, close_at_exit, close_pair_at_exit, wait
+from twinbus.client.sync.background import (
+    BlockingObject,
+    call_blocking,
+    close_at_exit,
+    close_pair_at_exit,
+    run_blocking,
+)
 from twinbus.client.sync.clients import (
     MessageReceiver,
     MessageSender,
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from twinbus.client.sync.pairing import SendAvailabilityPairedNamespaceOptions
 
 
-class MessagingFactory(Blocking[factory.MessagingFactory]):
+class MessagingFactory(BlockingObject[factory.MessagingFactory]):
     """One namespace, as an application uses it."""
 
     def __init__(self, inner: factory.MessagingFactory) -> None:
@@ -36,27 +42,27 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
     @classmethod
     def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
         """A factory for the namespace that a connection string names. ValueError says what is wrong with the string."""
-        return cls(call(lambda: factory.MessagingFactory.from_connection_string(text, **options)))
+        return cls(call_blocking(lambda: factory.MessagingFactory.from_connection_string(text, **options)))
 
     # --- what it makes ------------------------------------------------------------------------------------------------
 
     def create_queue_client(self, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK) -> QueueClient:
         """A client that sends to a queue and receives from it."""
-        return QueueClient(call(lambda: self.inner.create_queue_client(path, mode)))
+        return QueueClient(call_blocking(lambda: self.inner.create_queue_client(path, mode)))
 
     def create_topic_client(self, path: str) -> TopicClient:
         """A client that sends to a topic."""
-        return TopicClient(call(lambda: self.inner.create_topic_client(path)))
+        return TopicClient(call_blocking(lambda: self.inner.create_topic_client(path)))
 
     def create_subscription_client(
         self, topic: str, name: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     ) -> SubscriptionClient:
         """A client that receives from a subscription."""
-        return SubscriptionClient(call(lambda: self.inner.create_subscription_client(topic, name, mode)))
+        return SubscriptionClient(call_blocking(lambda: self.inner.create_subscription_client(topic, name, mode)))
 
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
         """A sender to a queue or a topic. With `via` messages go to that queue first: for transactions."""
-        return MessageSender(call(lambda: self.inner.create_message_sender(path, via=via)))
+        return MessageSender(call_blocking(lambda: self.inner.create_message_sender(path, via=via)))
 
     def create_message_receiver(
         self,
@@ -70,7 +76,7 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
         if_free: bool = False,
     ) -> MessageReceiver:
         """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these."""
-        inner = call(
+        inner = call_blocking(
             lambda: self.inner.create_message_receiver(
                 path,
                 mode,
@@ -85,7 +91,7 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
 
     def transaction(self) -> Transaction:
         """Operations that happen together, or not at all."""
-        return Transaction(call(self.inner.transaction))
+        return Transaction(call_blocking(self.inner.transaction))
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -114,14 +120,14 @@ class MessagingFactory(Blocking[factory.MessagingFactory]):
 
         It must not wait there: a call that waits raises RuntimeError.
         """
-        call(lambda: self.inner.watch(lambda _: watcher(self)))
+        call_blocking(lambda: self.inner.watch(lambda _: watcher(self)))
 
     # --- pairing ------------------------------------------------------------------------------------------------------
 
     def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
         """Pair this namespace, the primary, with a secondary: from now on sends survive its loss."""
         given = options.inner()
-        pairing = Pairing(wait(lambda: self.inner.pair_namespace(given)))
+        pairing = Pairing(run_blocking(lambda: self.inner.pair_namespace(given)))
         close_pair_at_exit(pairing.inner)
         options.backlog_queue_count = given.backlog_queue_count
         return pairing

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from twinbus.client.pairing import EventKind, options, pairing
-from twinbus.client.sync.background import Blocking, call, read, wait
+from twinbus.client.sync.background import BlockingObject, call_blocking, read_blocking, run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -33,7 +33,7 @@ class SendAvailabilityPairedNamespaceOptions(options.SendAvailabilityPairedNames
         return options.SendAvailabilityPairedNamespaceOptions(**given)
 
 
-class Pairing(Blocking[pairing.Pairing]):
+class Pairing(BlockingObject[pairing.Pairing]):
     """Two namespaces, paired. Made by `MessagingFactory.pair_namespace`."""
 
     @property
@@ -59,31 +59,31 @@ class Pairing(Blocking[pairing.Pairing]):
     @property
     def entities(self) -> tuple[EntityStatus, ...]:
         """The state of each entity that a sender was made for, as this client holds it. Asks nobody."""
-        return read(lambda: self.inner.entities)
+        return read_blocking(lambda: self.inner.entities)
 
     def entity(self, path: str) -> EntityStatus:
         """Return the state of one entity as this client holds it. Asks nobody."""
-        return read(lambda: self.inner.entity(path))
+        return read_blocking(lambda: self.inner.entity(path))
 
     def resend_refused(self, path: str | None = None) -> int:
         """Send messages of the spool again that were refused, all or those for one entity: how many."""
-        return wait(lambda: self.inner.resend_refused(path))
+        return run_blocking(lambda: self.inner.resend_refused(path))
 
     def status(self) -> PairingStatus:
         """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
-        return wait(self.inner.status)
+        return run_blocking(self.inner.status)
 
     def on_event(
         self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = frozenset(EventKind)
     ) -> Callable[[], None]:
         """Have `listener` called with each event of these kinds, on the client's own thread: it must not wait there."""
-        end = call(lambda: self.inner.on_event(listener, kinds))
-        return lambda: call(end)
+        end = call_blocking(lambda: self.inner.on_event(listener, kinds))
+        return lambda: call_blocking(end)
 
     def metrics(self, registry: CollectorRegistry | None = None) -> None:
         """Count from now on, for Prometheus: in `registry`, or in the default one."""
-        call(lambda: self.inner.metrics(registry))
+        call_blocking(lambda: self.inner.metrics(registry))
 
     def mark_path_healthy(self, path: str) -> None:
         """Send to the primary again at once, whatever the pings say."""
-        call(lambda: self.inner.mark_path_healthy(path))
+        call_blocking(lambda: self.inner.mark_path_healthy(path))

@@ -12,7 +12,7 @@ from typing import Final
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import InvalidArgument
 
-FOREVER: Final = "P10675199DT2H48M5.4775807S"
+FOREVER_TEXT: Final = "P10675199DT2H48M5.4775807S"
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60 * _SECOND_MS
 _HOUR_MS: Final = 60 * _MINUTE_MS
@@ -35,7 +35,7 @@ _UNITS_MS: Final = {
 }
 
 
-def parse(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Milliseconds, at least one. What is as long as .NET's largest time span, give or take a day, is forever."""
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -48,10 +48,10 @@ def parse(text: str) -> int:
     return FOREVER_MS if total_ms >= _FOREVER_DAYS_MS else total_ms
 
 
-def write(duration_ms: int) -> str:
+def format_duration(duration_ms: int) -> str:
     """The shortest way to say it in days, hours, minutes and seconds."""
     if duration_ms >= FOREVER_MS:
-        return FOREVER
+        return FOREVER_TEXT
     days, rest = divmod(duration_ms, _DAY_MS)
     hours, rest = divmod(rest, _HOUR_MS)
     minutes, rest = divmod(rest, _MINUTE_MS)

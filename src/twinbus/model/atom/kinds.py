@@ -18,34 +18,34 @@ from twinbus.model.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NEWEST: Final = "2024-05"
+NEWEST_API_VERSION: Final = "2024-05"
 PARTITIONING_SINCE: Final = "2013-10"
 FILTER_COUNTS_SINCE: Final = "2024-05"
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}")
-_AVAILABLE: Final = "Available"
+_AVAILABLE_TEXT: Final = "Available"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WriteContext:
     """Who a description is written for."""
 
     host: str
     """The service, as the reader knows it."""
-    version: str
+    api_version: str
     """The reader's api-version."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueFormat:
     """How values of one kind are read and written."""
 
     read: Callable[[str], Any]
-    write: Callable[[Any, View], str] = lambda value, _: str(value)
-    is_text: bool = False
+    write: Callable[[Any, WriteContext], str] = lambda value, _: str(value)
+    keeps_whitespace: bool = False
     """Blanks at its ends belong to it."""
-    read_shown: Callable[[str], Any] | None = None
+    read_response: Callable[[str], Any] | None = None
     """How it is read where a service shows it, if that is another way."""
 
 
@@ -68,23 +68,29 @@ def _read_status(text: str) -> str:
     raise InvalidArgument(f"it has to be {', '.join(STATUSES)}")
 
 
-def _read_entity(text: str) -> str | None:
+def _read_entity_path(text: str) -> str | None:
     # The SDKs send sb://host/name for a name, and show what comes back: inside, it is the name.
-    return path.check_name(path.relative(text)) if text else None
+    return path.check_entity_path(path.relative_path(text)) if text else None
 
 
-def _read_shown_duration(text: str) -> int:
+def _read_response_duration(text: str) -> int:
     # Zero is no duration to ask for, and no reason not to show a whole list.
-    return durations.parse(text) if text.strip("PTDHMS0.") else 0
+    return durations.parse_duration(text) if text.strip("PTDHMS0.") else 0
 
 
-DURATION: Final = Kind(durations.parse, lambda value, _: durations.write(value), read_shown=_read_shown_duration)
-BOOLEAN: Final = Kind(_read_boolean, lambda value, _: str(value).lower())
-NUMBER: Final = Kind(_read_number)
-STATUS: Final = Kind(_read_status, read_shown=lambda text: text)
-ENTITY: Final = Kind(
-    _read_entity, lambda value, view: f"sb://{view.host}/{value}", read_shown=lambda text: path.relative(text) or None
+DURATION: Final = ValueFormat(
+    durations.parse_duration, lambda value, _: durations.format_duration(value), read_response=_read_response_duration
 )
-TEXT: Final = Kind(lambda text: text or None, is_text=True)
-MOMENT: Final = Kind(envelope.moment_ms, lambda value, _: envelope.timestamp(value))
-AVAILABILITY: Final = Kind(lambda text: text == _AVAILABLE, lambda value, _: _AVAILABLE if value else "Limited")
+BOOLEAN: Final = ValueFormat(_read_boolean, lambda value, _: str(value).lower())
+NUMBER: Final = ValueFormat(_read_number)
+STATUS: Final = ValueFormat(_read_status, read_response=lambda text: text)
+ENTITY_PATH: Final = ValueFormat(
+    _read_entity_path,
+    lambda value, view: f"sb://{view.host}/{value}",
+    read_response=lambda text: path.relative_path(text) or None,
+)
+TEXT: Final = ValueFormat(lambda text: text or None, keeps_whitespace=True)
+TIMESTAMP: Final = ValueFormat(envelope.parse_timestamp, lambda value, _: envelope.format_timestamp(value))
+AVAILABILITY: Final = ValueFormat(
+    lambda text: text == _AVAILABLE_TEXT, lambda value, _: _AVAILABLE_TEXT if value else "Limited"
+)

@@ -20,9 +20,9 @@ MAX_DEPTH: Final = 32
 """Elements inside each other; the deepest description has eight."""
 
 
-def parse(body: bytes) -> Element:
+def parse_xml(body: bytes) -> Element:
     """The root; InvalidArgument says why there is none."""
-    parser = DefusedXMLParser(target=_Builder(), forbid_dtd=True)
+    parser = DefusedXMLParser(target=_DepthLimitedBuilder(), forbid_dtd=True)
     try:
         parser.feed(body)
         root: Element = parser.close()
@@ -33,7 +33,7 @@ def parse(body: bytes) -> Element:
     return root
 
 
-class _Builder(TreeBuilder):
+class _DepthLimitedBuilder(TreeBuilder):
     """Makes no tree that is deeper than any description: to walk through one, or to free it, is to go as deep."""
 
     def __init__(self) -> None:

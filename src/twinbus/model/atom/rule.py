@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TAG: Final = "RuleDescription"
-SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
-SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
-_LEVEL: Final = "20"
-_CORRELATED: Final = {
+RULE_TAG: Final = "RuleDescription"
+XML_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
+SERIALIZATION_SCHEMA: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
+_COMPATIBILITY_LEVEL: Final = "20"
+_CORRELATION_FIELDS: Final = {
     "CorrelationId": "correlation_id",
     "MessageId": "message_id",
     "To": "to",
@@ -48,7 +48,7 @@ _CORRELATED: Final = {
 _TYPES: Final = {"binary": "base64Binary"}
 """What XML calls a kind of `model.rule.KINDS`, where it is not the same word."""
 _KINDS: Final = {name: kind for kind, name in _TYPES.items()}
-_SAME: Final = {TrueFilter: "1=1", FalseFilter: "1=0"}
+_EQUIVALENT_EXPRESSIONS: Final = {TrueFilter: "1=1", FalseFilter: "1=0"}
 """The expression that means the same: JavaScript knows filters by that they have one."""
 
 
@@ -57,29 +57,29 @@ _SAME: Final = {TrueFilter: "1=1", FalseFilter: "1=0"}
 
 def read(root: Element, name: str | None = None) -> RuleDescription:
     """The rule that a client sent. `name` is that of the address, which the description must not contradict."""
-    found = envelope.children(root)
-    given = envelope.text(found["Name"]).strip() if "Name" in found else ""
+    found = envelope.children_by_name(root)
+    given = envelope.element_text(found["Name"]).strip() if "Name" in found else ""
     if name is not None and given and given.lower() != name.lower():
         raise InvalidArgument(f"Name is {given!r:.80}, and the address is that of the rule {name!r:.80}")
     return RuleDescription(
         name=name or given or DEFAULT_RULE,
-        filter=_read_one("Filter", found["Filter"], _FILTERS) if "Filter" in found else TrueFilter(),
-        action=_read_one("Action", found["Action"], _ACTIONS) if "Action" in found else None,
+        filter=_read_by_type("Filter", found["Filter"], _FILTERS) if "Filter" in found else TrueFilter(),
+        action=_read_by_type("Action", found["Action"], _ACTIONS) if "Action" in found else None,
     )
 
 
-def read_shown(root: Element) -> RuleDescription:
+def read_response(root: Element) -> RuleDescription:
     """A rule as the service shows it."""
-    made = envelope.children(root).get("CreatedAt")
-    created_ms = 0 if made is None else envelope.moment_ms(envelope.text(made))
+    made = envelope.children_by_name(root).get("CreatedAt")
+    created_ms = 0 if made is None else envelope.parse_timestamp(envelope.element_text(made))
     return msgspec.structs.replace(read(root), created_ms=created_ms)
 
 
-def _read_one(name: str, element: Element, kinds: Mapping[str, Callable[[dict[str, Element]], T]]) -> T:
-    kind = envelope.type_of(element)
+def _read_by_type(name: str, element: Element, kinds: Mapping[str, Callable[[dict[str, Element]], T]]) -> T:
+    kind = envelope.xsi_type(element)
     if kind not in kinds:
         raise InvalidArgument(f"the type of {name} is {kind!r:.60}; it can be {', '.join(kinds)}")
-    return kinds[kind](envelope.children(element))
+    return kinds[kind](envelope.children_by_name(element))
 
 
 def _read_sql_filter(found: dict[str, Element]) -> Filter:
@@ -87,7 +87,7 @@ def _read_sql_filter(found: dict[str, Element]) -> Filter:
 
 
 def _read_correlation_filter(found: dict[str, Element]) -> Filter:
-    values = {field: envelope.text(found[name]) for name, field in _CORRELATED.items() if name in found}
+    values = {field: envelope.element_text(found[name]) for name, field in _CORRELATION_FIELDS.items() if name in found}
     return CorrelationFilter(**values, properties=_values(found, "Properties"))
 
 
@@ -96,20 +96,20 @@ def _read_sql_action(found: dict[str, Element]) -> SqlAction:
 
 
 def _expression(found: dict[str, Element]) -> str:
-    return envelope.text(found["SqlExpression"]) if "SqlExpression" in found else ""
+    return envelope.element_text(found["SqlExpression"]) if "SqlExpression" in found else ""
 
 
 def _values(found: dict[str, Element], name: str) -> dict[str, Value]:
     values: dict[str, Value] = {}
-    for item in envelope.items(found[name], "KeyValueOfstringanyType") if name in found else ():
-        pair = envelope.children(item)
+    for item in envelope.children_named(found[name], "KeyValueOfstringanyType") if name in found else ():
+        pair = envelope.children_by_name(item)
         if "Key" not in pair or "Value" not in pair:
             raise InvalidArgument(f"{name} has a pair without a Key or a Value")
-        key = envelope.text(pair["Key"])
+        key = envelope.element_text(pair["Key"])
         if key in values:
             raise InvalidArgument(f"{name} has {key!r:.60} twice")
-        kind = envelope.type_of(pair["Value"])
-        values[key] = Value(_KINDS.get(kind, kind), envelope.text(pair["Value"]))
+        kind = envelope.xsi_type(pair["Value"])
+        values[key] = Value(_KINDS.get(kind, kind), envelope.element_text(pair["Value"]))
     return values
 
 
@@ -130,24 +130,24 @@ _ACTIONS: Final[Mapping[str, Callable[[dict[str, Element]], SqlAction | None]]] 
 
 def write(rule: RuleDescription) -> Element:
     """The description of a rule that there is."""
-    root = _write_what_it_does(rule, TAG)
-    envelope.add(root, "CreatedAt", envelope.timestamp(rule.created_ms))
-    envelope.add(root, "Name", rule.name)
+    root = _write_filter_and_action(rule, RULE_TAG)
+    envelope.add_element(root, "CreatedAt", envelope.format_timestamp(rule.created_ms))
+    envelope.add_element(root, "Name", rule.name)
     return root
 
 
-def write_wanted(rule: RuleDescription, tag: str = TAG) -> Element:
+def write_request(rule: RuleDescription, tag: str = RULE_TAG) -> Element:
     """The description of a rule that a client asks for."""
-    root = _write_what_it_does(rule, tag)
-    envelope.add(root, "Name", rule.name)
+    root = _write_filter_and_action(rule, tag)
+    envelope.add_element(root, "Name", rule.name)
     return root
 
 
-def _write_what_it_does(rule: RuleDescription, tag: str) -> Element:
+def _write_filter_and_action(rule: RuleDescription, tag: str) -> Element:
     root = envelope.new_description(tag)
     _write_filter(root, rule.filter)
     if rule.action is None:
-        envelope.add(root, "Action", **{"i:type": "EmptyRuleAction"})
+        envelope.add_element(root, "Action", **{"i:type": "EmptyRuleAction"})
     else:
         _write_sql(root, "Action", "SqlRuleAction", rule.action.expression, rule.action.parameters)
     return root
@@ -157,20 +157,20 @@ def _write_filter(root: Element, found: Filter) -> None:
     if isinstance(found, SqlFilter):
         _write_sql(root, "Filter", "SqlFilter", found.expression, found.parameters)
     elif isinstance(found, CorrelationFilter):
-        element = envelope.add(root, "Filter", **{"i:type": "CorrelationFilter"})
-        for name, field in _CORRELATED.items():
+        element = envelope.add_element(root, "Filter", **{"i:type": "CorrelationFilter"})
+        for name, field in _CORRELATION_FIELDS.items():
             text = getattr(found, field)
             if text is not None:
-                envelope.add(element, name, text)
+                envelope.add_element(element, name, text)
         _write_values(element, "Properties", found.properties)
     else:
-        _write_sql(root, "Filter", type(found).__name__, _SAME[type(found)], {})
+        _write_sql(root, "Filter", type(found).__name__, _EQUIVALENT_EXPRESSIONS[type(found)], {})
 
 
 def _write_sql(root: Element, name: str, kind: str, expression: str, parameters: Mapping[str, Value]) -> None:
-    element = envelope.add(root, name, **{"i:type": kind})
-    envelope.add(element, "SqlExpression", expression)
-    envelope.add(element, "CompatibilityLevel", _LEVEL)
+    element = envelope.add_element(root, name, **{"i:type": kind})
+    envelope.add_element(element, "SqlExpression", expression)
+    envelope.add_element(element, "CompatibilityLevel", _COMPATIBILITY_LEVEL)
     _write_values(element, "Parameters", parameters)
 
 
@@ -178,10 +178,10 @@ def _write_values(parent: Element, name: str, values: Mapping[str, Value]) -> No
     """JavaScript cuts five characters off the type, so the prefix has four."""
     if not values:
         return
-    element = envelope.add(parent, name)
+    element = envelope.add_element(parent, name)
     for key, value in values.items():
-        pair = envelope.add(element, "KeyValueOfstringanyType")
-        envelope.add(pair, "Key", key)
-        of = SERIALIZATION if value.kind == "guid" else SCHEMA
+        pair = envelope.add_element(element, "KeyValueOfstringanyType")
+        envelope.add_element(pair, "Key", key)
+        of = SERIALIZATION_SCHEMA if value.kind == "guid" else XML_SCHEMA
         kind = f"d6p1:{_TYPES.get(value.kind, value.kind)}"
-        envelope.add(pair, "Value", value.text, **{"i:type": kind, "xmlns:d6p1": of})
+        envelope.add_element(pair, "Value", value.text, **{"i:type": kind, "xmlns:d6p1": of})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.atom import envelope, kinds, parts, rule
-from twinbus.model.atom.form import Form
-from twinbus.model.atom.parts import Setting, Total
+from twinbus.model.atom.form import DescriptionCodec
+from twinbus.model.atom.parts import MessageCountElement, SettingElement
 from twinbus.model.queue import QueueRuntime
 from twinbus.model.topic import SubscriptionDescription
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from twinbus.model.rule import RuleDescription
 
-DEFAULT_RULE: Final = "DefaultRuleDescription"
-_BEFORE_IT: Final = (
+DEFAULT_RULE_TAG: Final = "DefaultRuleDescription"
+_BEFORE_DEFAULT_RULE: Final = (
     "LockDuration",
     "RequiresSession",
     "DefaultMessageTimeToLive",
@@ -28,40 +28,40 @@ _BEFORE_IT: Final = (
     "DeadLetteringOnFilterEvaluationExceptions",
 )
 """Azure reads elements in the order of its contract, and passes over what comes too late."""
-SUBSCRIPTION: Final = Form(
+SUBSCRIPTION_CODEC: Final = DescriptionCodec(
     "SubscriptionDescription",
     SubscriptionDescription,
     QueueRuntime,
     {
-        "LockDuration": Setting("lock_duration_ms", kinds.DURATION),
-        "RequiresSession": Setting("requires_session", kinds.BOOLEAN),
-        "DefaultMessageTimeToLive": Setting("default_time_to_live_ms", kinds.DURATION),
-        "DeadLetteringOnMessageExpiration": Setting("dead_lettering_on_expiration", kinds.BOOLEAN),
-        "DeadLetteringOnFilterEvaluationExceptions": Setting("dead_lettering_on_filter_errors", kinds.BOOLEAN),
-        "MessageCount": Total(),
-        "MaxDeliveryCount": Setting("max_delivery_count", kinds.NUMBER),
-        "EnableBatchedOperations": Setting("enable_batched_operations", kinds.BOOLEAN),
-        "Status": Setting("status", kinds.STATUS),
-        "ForwardTo": Setting("forward_to", kinds.ENTITY),
+        "LockDuration": SettingElement("lock_duration_ms", kinds.DURATION),
+        "RequiresSession": SettingElement("requires_session", kinds.BOOLEAN),
+        "DefaultMessageTimeToLive": SettingElement("default_time_to_live_ms", kinds.DURATION),
+        "DeadLetteringOnMessageExpiration": SettingElement("dead_lettering_on_expiration", kinds.BOOLEAN),
+        "DeadLetteringOnFilterEvaluationExceptions": SettingElement("dead_lettering_on_filter_errors", kinds.BOOLEAN),
+        "MessageCount": MessageCountElement(),
+        "MaxDeliveryCount": SettingElement("max_delivery_count", kinds.NUMBER),
+        "EnableBatchedOperations": SettingElement("enable_batched_operations", kinds.BOOLEAN),
+        "Status": SettingElement("status", kinds.STATUS),
+        "ForwardTo": SettingElement("forward_to", kinds.ENTITY_PATH),
         "CreatedAt": parts.CREATED_AT,
         "UpdatedAt": parts.UPDATED_AT,
         "AccessedAt": parts.ACCESSED_AT,
         parts.COUNT_DETAILS: parts.MESSAGE_COUNTS,
-        "ForwardDeadLetteredMessagesTo": Setting("forward_dead_lettered_to", kinds.ENTITY),
-        "AutoDeleteOnIdle": Setting("auto_delete_on_idle_ms", kinds.DURATION),
+        "ForwardDeadLetteredMessagesTo": SettingElement("forward_dead_lettered_to", kinds.ENTITY_PATH),
+        "AutoDeleteOnIdle": SettingElement("auto_delete_on_idle_ms", kinds.DURATION),
         "EntityAvailabilityStatus": parts.AVAILABILITY,
-        "UserMetadata": Setting("user_metadata", kinds.TEXT),
+        "UserMetadata": SettingElement("user_metadata", kinds.TEXT),
     },
 )
 
 
 def read_default_rule(root: Element) -> RuleDescription | None:
     """The rule that a new subscription is to have in place of one that is true for every message."""
-    element = envelope.children(root).get(DEFAULT_RULE)
+    element = envelope.children_by_name(root).get(DEFAULT_RULE_TAG)
     return rule.read(element) if element is not None else None
 
 
-def add_default_rule(root: Element, wanted: RuleDescription) -> None:
+def add_default_rule(root: Element, description: RuleDescription) -> None:
     """Put such a rule into the description of a subscription that is to be made."""
-    place = sum(child.tag in _BEFORE_IT for child in root)
-    root.insert(place, rule.write_wanted(wanted, DEFAULT_RULE))
+    place = sum(child.tag in _BEFORE_DEFAULT_RULE for child in root)
+    root.insert(place, rule.write_request(description, DEFAULT_RULE_TAG))

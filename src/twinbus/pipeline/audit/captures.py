@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from twinbus.model.path import key_of
-from twinbus.pipeline.audit.lives import BEGINNING, Gap
+from twinbus.model.path import canonical_key
+from twinbus.pipeline.audit.lives import MIN_TIME, EvidenceGap
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.manifest import ENDING, Manifest
+from twinbus.pipeline.capture.manifest import MANIFEST_SUFFIX, Manifest
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -33,33 +33,33 @@ SCHEMA: Final = "place string, message_id string, session_id string, number bigi
 
 
 @dataclass
-class Captured:
+class CapturedFiles:
     """What there is."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
     """Of each entity, by key."""
-    gaps: list[Gap] = field(default_factory=list)
-    count: int = 0
+    gaps: list[EvidenceGap] = field(default_factory=list)
+    message_count: int = 0
 
 
-def find_captured(folders: Sequence[str], namespaces: Collection[str]) -> Captured:
+def find_captured_files(folders: Sequence[str], namespaces: Collection[str]) -> CapturedFiles:
     """Look through folders for captures of a namespace, by the names it has there; PipelineError where one has none."""
-    captured = Captured()
+    captured = CapturedFiles()
     for uri in folders:
         folder = Folder(uri)
-        manifests = _manifests(folder, namespaces)
+        manifests = _read_manifests(folder, namespaces)
         lines: dict[tuple[str, int, int], list[Manifest]] = {}
         for one in manifests:
-            lines.setdefault((key_of(one.entity), one.fragment, one.entityId), []).append(one)
-            _take(captured, folder, one)
+            lines.setdefault((canonical_key(one.entity), one.fragment, one.entityId), []).append(one)
+            _add_file(captured, folder, one)
         for line in lines.values():
-            captured.gaps += _holes(line)
+            captured.gaps += _missing_ranges(line)
     return captured
 
 
-def _manifests(folder: Folder, namespaces: Collection[str]) -> list[Manifest]:
+def _read_manifests(folder: Folder, namespaces: Collection[str]) -> list[Manifest]:
     """A folder without any is a mistake: taken for empty, it would make lost what was captured."""
-    found = [Manifest.decode(folder.uri_of(path), folder.read(path)) for path in folder.walk("", ENDING)]
+    found = [Manifest.decode(folder.uri_of(path), folder.read(path)) for path in folder.walk("", MANIFEST_SUFFIX)]
     if not found:
         raise PipelineError(f"there are no captures in {folder.uri}: not one manifest")
     if not namespaces:
@@ -75,35 +75,35 @@ def _manifests(folder: Folder, namespaces: Collection[str]) -> list[Manifest]:
     return chosen
 
 
-def _take(captured: Captured, folder: Folder, manifest: Manifest) -> None:
+def _add_file(captured: CapturedFiles, folder: Folder, manifest: Manifest) -> None:
     if not manifest.eventCount:
         return
-    key = key_of(manifest.entity)
+    key = canonical_key(manifest.entity)
     if folder.exists(manifest.file) and folder.size(manifest.file) == manifest.sizeInBytes:
         root = folder.uri if "://" in folder.uri else str(Path(folder.uri).absolute())
         captured.files.setdefault(key, []).append(f"{root.rstrip('/')}/{manifest.file}")
-        captured.count += manifest.eventCount
+        captured.message_count += manifest.eventCount
     else:
         why = f"the captured file {folder.uri_of(manifest.file)} is not there, or not whole"
-        captured.gaps.append(Gap(key, BEGINNING, manifest.last, why))
+        captured.gaps.append(EvidenceGap(key, MIN_TIME, manifest.last_enqueued, why))
 
 
-def _holes(line: list[Manifest]) -> list[Gap]:
-    line.sort(key=lambda one: one.fromSequenceNumber)
+def _missing_ranges(manifests: list[Manifest]) -> list[EvidenceGap]:
+    manifests.sort(key=lambda one: one.fromSequenceNumber)
     return [
-        Gap(
-            key_of(after.entity),
-            BEGINNING,
-            after.last,
+        EvidenceGap(
+            canonical_key(after.entity),
+            MIN_TIME,
+            after.last_enqueued,
             f"the capture of '{after.entity}' has no file for numbers {before.toSequenceNumber + 1}"
             f" to {after.fromSequenceNumber - 1} of fragment {after.fragment}",
         )
-        for before, after in pairwise(line)
+        for before, after in pairwise(manifests)
         if after.fromSequenceNumber > before.toSequenceNumber + 1
     ]
 
 
-def rows_of(spark: SparkSession, captured: Captured) -> DataFrame:
+def read_rows(spark: SparkSession, captured: CapturedFiles) -> DataFrame:
     """One for each captured message."""
     frame = spark.createDataFrame([], SCHEMA)
     for key, files in captured.files.items():

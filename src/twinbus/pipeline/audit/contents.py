@@ -24,8 +24,8 @@ from twinbus.client.journal_file import text_of
 from twinbus.model.annotations import PATH, SESSION_ID
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.message import BrokeredMessage
-from twinbus.model.path import key_of
-from twinbus.pipeline.spark import make_known
+from twinbus.model.path import canonical_key
+from twinbus.pipeline.spark import register_data_source
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from twinbus.client.settings import ClientOptions
 
-NAME: Final = "twinbus-places"
-PAGE: Final = 1_000
+SOURCE_NAME: Final = "twinbus-places"
+PAGE_SIZE: Final = 1_000
 TIMEOUT_S: Final = 60.0
-_PEEK: Final = "com.microsoft:peek-message"
-_MOMENT: Final = pa.timestamp("us", tz="UTC")
-COLUMNS: Final = pa.schema(
+_PEEK_OPERATION: Final = "com.microsoft:peek-message"
+_TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
+ARROW_SCHEMA: Final = pa.schema(
     [
         pa.field("place", pa.string()),
         pa.field("entity", pa.string()),
@@ -48,18 +48,18 @@ COLUMNS: Final = pa.schema(
         pa.field("session_id", pa.string()),
         pa.field("number", pa.int64()),
         pa.field("state", pa.string()),
-        pa.field("enqueued", _MOMENT),
+        pa.field("enqueued", _TIMESTAMP_TYPE),
         pa.field("error", pa.string()),
     ]
 )
-SCHEMA: Final = (
+SPARK_SCHEMA: Final = (
     "place string, entity string, message_id string, session_id string, number bigint, state string,"
     " enqueued timestamp, error string"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class NamespaceAccess:
     """How a namespace is reached."""
 
     connection_string: str
@@ -70,80 +70,80 @@ class Access:
         """Without the key."""
         return "Access(...)"
 
-    def options(self) -> ClientOptions:
+    def client_options(self) -> ClientOptions:
         """What a client is told beside the string."""
         context = ssl.create_default_context()
         for file in self.ca_files:
             context.load_verify_locations(file)
         return {"tls": context, "operation_timeout": TIMEOUT_S}
 
-    def factory(self) -> MessagingFactory:
+    def create_factory(self) -> MessagingFactory:
         """A way there."""
-        return MessagingFactory.from_connection_string(self.connection_string, **self.options())
+        return MessagingFactory.from_connection_string(self.connection_string, **self.client_options())
 
 
-def nothing(spark: SparkSession) -> DataFrame:
+def empty_contents(spark: SparkSession) -> DataFrame:
     """What is where nobody looked."""
-    return spark.createDataFrame([], SCHEMA)
+    return spark.createDataFrame([], SPARK_SCHEMA)
 
 
-def look(spark: SparkSession, access: Access, places: Sequence[str]) -> DataFrame:
+def read_contents(spark: SparkSession, access: NamespaceAccess, locations: Sequence[str]) -> DataFrame:
     """All that is at these places, now: it is not looked again, whatever is made of it."""
-    if not places:
-        return nothing(spark)
-    make_known(spark, PlacesDataSource)
-    told = {"places": list(places), "connectionString": access.connection_string, "caFiles": access.ca_files}
+    if not locations:
+        return empty_contents(spark)
+    register_data_source(spark, ContentsDataSource)
+    told = {"places": list(locations), "connectionString": access.connection_string, "caFiles": access.ca_files}
     options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
-    return spark.read.format(NAME).options(**options).load().localCheckpoint(eager=True)
+    return spark.read.format(SOURCE_NAME).options(**options).load().localCheckpoint(eager=True)
 
 
-class PlacesDataSource(DataSource):
+class ContentsDataSource(DataSource):
     """The data source behind `look`."""
 
     @classmethod
     def name(cls) -> str:
         """What Spark knows it by."""
-        return NAME
+        return SOURCE_NAME
 
     def schema(self) -> str:
         """The columns."""
-        return SCHEMA
+        return SPARK_SCHEMA
 
-    def reader(self, schema: StructType) -> PlacesReader:  # noqa: ARG002
+    def reader(self, schema: StructType) -> ContentsReader:  # noqa: ARG002
         """For all places."""
-        access = Access(self.options["connectionString"], tuple(json.loads(self.options["caFiles"])))
-        return PlacesReader(access, json.loads(self.options["places"]))
+        access = NamespaceAccess(self.options["connectionString"], tuple(json.loads(self.options["caFiles"])))
+        return ContentsReader(access, json.loads(self.options["places"]))
 
 
 @dataclass
-class One(InputPartition):
+class LocationPartition(InputPartition):
     """A place that a task looks at."""
 
     path: str
 
 
-class PlacesReader(DataSourceReader):
+class ContentsReader(DataSourceReader):
     """Looks in tasks: of each place no more than a page is in memory."""
 
-    def __init__(self, access: Access, places: Sequence[str]) -> None:
+    def __init__(self, access: NamespaceAccess, locations: Sequence[str]) -> None:
         """All are in one namespace."""
         self._access = access
-        self._places = places
+        self._locations = locations
 
     def partitions(self) -> list[InputPartition]:
         """One for each."""
-        return [One(path) for path in self._places]
+        return [LocationPartition(path) for path in self._locations]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What is there."""
-        assert isinstance(partition, One)
-        return read_place(self._access, partition.path)
+        assert isinstance(partition, LocationPartition)
+        return read_location(self._access, partition.path)
 
 
-def read_place(access: Access, path: str) -> Iterator[pa.RecordBatch]:
+def read_location(access: NamespaceAccess, path: str) -> Iterator[pa.RecordBatch]:
     """One place, a page at a time."""
     loop = asyncio.new_event_loop()
-    pages = _pages(access, path)
+    pages = _peek_pages(access, path)
     try:
         while True:
             try:
@@ -151,7 +151,7 @@ def read_place(access: Access, path: str) -> Iterator[pa.RecordBatch]:
             except StopAsyncIteration:
                 return
             except (ServiceBusError, AmqpError, OSError) as error:
-                yield _failed(path, f"{type(error).__name__}: {error}")
+                yield _failure_batch(path, f"{type(error).__name__}: {error}")
                 return
             yield page
     finally:
@@ -159,15 +159,15 @@ def read_place(access: Access, path: str) -> Iterator[pa.RecordBatch]:
         loop.close()
 
 
-async def _pages(access: Access, path: str) -> AsyncIterator[pa.RecordBatch]:
+async def _peek_pages(access: NamespaceAccess, path: str) -> AsyncIterator[pa.RecordBatch]:
     start = 1
-    async with access.factory() as factory:
+    async with access.create_factory() as factory:
         while True:
-            ask = partial(factory.ask, path, _PEEK, _wish(start), timeout_s=TIMEOUT_S)
-            answer = await factory.run(f"a look at '{path}'", ask, timeout_s=None)
+            ask = partial(factory.request, path, _PEEK_OPERATION, _peek_request(start), timeout_s=TIMEOUT_S)
+            answer = await factory.run_with_retries(f"a look at '{path}'", ask, timeout_s=None)
             silent = answer.body.get("twinbus:unavailable-fragments")
             if silent:
-                yield _failed(path, f"fragments {silent} do not answer")
+                yield _failure_batch(path, f"fragments {silent} do not answer")
                 return
             found = answer.body.get("messages")
             entries = found if isinstance(found, list) else []
@@ -175,22 +175,22 @@ async def _pages(access: Access, path: str) -> AsyncIterator[pa.RecordBatch]:
             if not messages:
                 return
             start = messages[-1].sequence_number + 1
-            yield _page(path, messages)
+            yield _to_record_batch(path, messages)
 
 
-def _wish(start: int) -> dict[str, object]:
-    return {"from-sequence-number": start, "message-count": Int(PAGE), "omit-message-body": True}
+def _peek_request(from_sequence_number: int) -> dict[str, object]:
+    return {"from-sequence-number": from_sequence_number, "message-count": Int(PAGE_SIZE), "omit-message-body": True}
 
 
-def _page(path: str, messages: Sequence[BrokeredMessage]) -> pa.RecordBatch:
-    rows = [_row(path, message) for message in messages]
-    return pa.record_batch([list(values) for values in zip(*rows, strict=True)], schema=COLUMNS)
+def _to_record_batch(path: str, messages: Sequence[BrokeredMessage]) -> pa.RecordBatch:
+    rows = [_to_row(path, message) for message in messages]
+    return pa.record_batch([list(values) for values in zip(*rows, strict=True)], schema=ARROW_SCHEMA)
 
 
-def _row(path: str, message: BrokeredMessage) -> tuple[object, ...]:
+def _to_row(path: str, message: BrokeredMessage) -> tuple[object, ...]:
     properties = message.properties
     parked_for = properties.get(PATH)
-    entity = key_of(parked_for) if isinstance(parked_for, str) else None
+    entity = canonical_key(parked_for) if isinstance(parked_for, str) else None
     session = properties.get(SESSION_ID) if entity is not None else message.session_id
     return (
         path,
@@ -204,5 +204,7 @@ def _row(path: str, message: BrokeredMessage) -> tuple[object, ...]:
     )
 
 
-def _failed(path: str, why: str) -> pa.RecordBatch:
-    return pa.record_batch([[value] for value in (path, None, None, None, None, None, None, why)], schema=COLUMNS)
+def _failure_batch(path: str, reason: str) -> pa.RecordBatch:
+    return pa.record_batch(
+        [[value] for value in (path, None, None, None, None, None, None, reason)], schema=ARROW_SCHEMA
+    )

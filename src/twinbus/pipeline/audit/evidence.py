@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from twinbus.client.events import FROM_SPOOL
-from twinbus.pipeline.audit.topology import Role
+from twinbus.pipeline.audit.topology import LocationRole
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.audit.topology import Topology
 
-COLUMNS: Final = (
+EVIDENCE_COLUMNS: Final = (
     "destination",
     "message_id",
     "session_id",
@@ -57,25 +57,29 @@ COLUMNS: Final = (
     "client_id",
     "route",
 )
-CLOCKS_APART: Final = dt.timedelta(minutes=1)
+MAX_CLOCK_SKEW: Final = dt.timedelta(minutes=1)
 """By how much the clocks of two machines that write journals may differ."""
-_SENT: Final = ("sent", "scheduled", "parked", "spooled")
-_SETTLED: Final = {
+_SENT_OUTCOMES: Final = ("sent", "scheduled", "parked", "spooled")
+_SETTLEMENT_EVIDENCE: Final = {
     "completed": "completed",
     "received and deleted": "completed",
     "dead-lettered": "dead-lettered",
     "not completed": "tried",
 }
 """At a destination; all else was seen."""
-_HAPPENED: Final = {"moved back": "moved", "dead-lettered": "refused", "refused from the spool": "refused"}
-_ENTITY: Final = "entity"
-_PLACE: Final = "place"
-_IN_TRANSACTION: Final = "transaction %"
-_HERE: Final = {Role.MAIN.value: "here", Role.TRANSIT.value: "here", Role.DEAD.value: "dead here"}
+_EVENT_EVIDENCE: Final = {"moved back": "moved", "dead-lettered": "refused", "refused from the spool": "refused"}
+_SENT_TO: Final = "entity"
+_FOUND_AT: Final = "place"
+_TRANSACTION_PATTERN: Final = "transaction %"
+_EVIDENCE_BY_ROLE: Final = {
+    LocationRole.MAIN.value: "here",
+    LocationRole.TRANSIT.value: "here",
+    LocationRole.DEAD_LETTER.value: "dead here",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class JournalFilter:
     """What of journals is asked about."""
 
     since: dt.datetime | None
@@ -84,7 +88,7 @@ class Asked:
     namespaces: Collection[str] = ()
     """Whose rows count; none named: all."""
     has_transactions: bool = True
-    has_cancelled: bool = True
+    has_cancellations: bool = True
     """Where there are none, less has to be read."""
 
 
@@ -93,74 +97,78 @@ class Evidence:
 
     def __init__(self, spark: SparkSession, topology: Topology) -> None:
         """`topology` says which entity leads where."""
-        places = [(_PLACE, place.path, place.destination, place.role.value, None) for place in topology.places]
-        routes = [(_ENTITY, entity, destination, None, at) for at, (entity, destination) in enumerate(topology.routes)]
+        places = [(_FOUND_AT, place.path, place.destination, place.role.value, None) for place in topology.locations]
+        routes = [(_SENT_TO, entity, destination, None, at) for at, (entity, destination) in enumerate(topology.routes)]
         columns = "means string, key string, destination string, role string, route int"
-        self._leads = f.broadcast(spark.createDataFrame([*places, *routes], columns))
+        self._routes = f.broadcast(spark.createDataFrame([*places, *routes], columns))
         """From a path to destinations: one that was sent to, or one at which something was found."""
 
-    def of_journals(self, rows: DataFrame, asked: Asked) -> DataFrame:
+    def from_journals(self, rows: DataFrame, journal_filter: JournalFilter) -> DataFrame:
         """What clients wrote down."""
         rows = rows.where(f.col("kind").isin("send", "settlement", "transaction", "event"))
-        if asked.namespaces:
-            rows = rows.where(f.col("namespace").isin(*asked.namespaces) | (f.col("kind") == "transaction"))
-        rows = _with_transactions(rows, are_there=asked.has_transactions)
-        means = f.when(f.col("kind") == "settlement", f.lit(_PLACE)).otherwise(f.lit(_ENTITY))
+        if journal_filter.namespaces:
+            rows = rows.where(f.col("namespace").isin(*journal_filter.namespaces) | (f.col("kind") == "transaction"))
+        rows = _with_transaction_outcome(rows, has_transactions=journal_filter.has_transactions)
+        means = f.when(f.col("kind") == "settlement", f.lit(_FOUND_AT)).otherwise(f.lit(_SENT_TO))
         rows = rows.withColumn("key", f.lower("entity")).withColumn("means", means)
-        found = rows.join(self._leads, ["key", "means"])
-        told = found.where("message_id is not null or kind = 'send'").withColumn("what", _said(asked))
-        evidence = _columns(told.where("what is not null"))
-        return evidence.unionByName(_cancelled(rows, found)) if asked.has_cancelled else evidence
+        found = rows.join(self._routes, ["key", "means"])
+        told = found.where("message_id is not null or kind = 'send'").withColumn(
+            "what", _evidence_of_row(journal_filter)
+        )
+        evidence = _select_columns(told.where("what is not null"))
+        return evidence.unionByName(_cancellations(rows, found)) if journal_filter.has_cancellations else evidence
 
-    def of_contents(self, contents: DataFrame) -> DataFrame:
+    def from_contents(self, contents: DataFrame) -> DataFrame:
         """What is at places of the primary."""
-        found = self._at(contents.where("error is null"), "place", _PLACE)
-        return _columns(found.withColumn("what", _mapped("role", _HERE, "here")), outcome="state")
+        found = self._join_routes(contents.where("error is null"), "place", _FOUND_AT)
+        return _select_columns(found.withColumn("what", _mapped("role", _EVIDENCE_BY_ROLE, "here")), outcome="state")
 
-    def of_backlog(self, contents: DataFrame) -> DataFrame:
+    def from_backlog(self, contents: DataFrame) -> DataFrame:
         """What is in backlog queues, and in their dead-letter queues."""
-        found = self._at(contents.where("error is null and entity is not null"), "entity", _ENTITY)
+        found = self._join_routes(contents.where("error is null and entity is not null"), "entity", _SENT_TO)
         is_dead = f.col("place").endswith("/$deadletterqueue")
         what = f.when(is_dead, f.lit("refused here")).otherwise(f.lit("parked here"))
-        return _columns(
+        return _select_columns(
             found.withColumn("what", what), outcome="state", number=None, enqueued=None, backlog_queue="place"
         )
 
-    def of_captures(self, captures: DataFrame) -> DataFrame:
+    def from_captures(self, captures: DataFrame) -> DataFrame:
         """What was captured."""
-        is_dead = f.col("role") == Role.DEAD.value
+        is_dead = f.col("role") == LocationRole.DEAD_LETTER.value
         what = f.when(is_dead, f.lit("dead letter")).otherwise(f.lit("captured"))
-        return _columns(self._at(captures, "place", _PLACE).withColumn("what", what))
+        return _select_columns(self._join_routes(captures, "place", _FOUND_AT).withColumn("what", what))
 
-    def _at(self, frame: DataFrame, column: str, means: str) -> DataFrame:
+    def _join_routes(self, frame: DataFrame, column: str, means: str) -> DataFrame:
         return (
-            frame.withColumn("key", f.col(column)).withColumn("means", f.lit(means)).join(self._leads, ["key", "means"])
+            frame.withColumn("key", f.col(column))
+            .withColumn("means", f.lit(means))
+            .join(self._routes, ["key", "means"])
         )
 
 
 # --- journals ---------------------------------------------------------------------------------------------------------
 
 
-def _said(asked: Asked) -> Column:
+def _evidence_of_row(journal_filter: JournalFilter) -> Column:
     """What a row says; null where it says nothing of a message."""
     kind = f.col("kind")
     return (
-        f.when(kind == "send", _said_of_send(asked))
-        .when(kind == "settlement", _said_of_settlement())
-        .when(kind == "event", _mapped("outcome", _HAPPENED, None))
+        f.when(kind == "send", _evidence_of_send(journal_filter))
+        .when(kind == "settlement", _evidence_of_settlement())
+        .when(kind == "event", _mapped("outcome", _EVENT_EVIDENCE, None))
     )
 
 
-def _said_of_send(asked: Asked) -> Column:
-    is_asked_about = f.col("time") <= f.lit(asked.until)
-    if asked.since is not None:
-        is_asked_about &= f.col("time") >= f.lit(asked.since)
-    is_sure = f.col("outcome").isin(*_SENT) & (f.col("transaction") == "committed")
+def _evidence_of_send(journal_filter: JournalFilter) -> Column:
+    is_asked_about = f.col("time") <= f.lit(journal_filter.until)
+    if journal_filter.since is not None:
+        is_asked_about &= f.col("time") >= f.lit(journal_filter.since)
+    is_sure = f.col("outcome").isin(*_SENT_OUTCOMES) & (f.col("transaction") == "committed")
     is_not_sent = (f.col("outcome") == "failed") | (f.col("transaction") == "rolled back")
     is_from_spool = f.coalesce(f.col("reason"), f.lit("")) == FROM_SPOOL
     return (
         # What went on from a spool after the look began may have come behind it: it counts as spooled.
-        f.when(is_from_spool, f.when(f.col("time") <= f.lit(asked.until), f.lit("from spool")))
+        f.when(is_from_spool, f.when(f.col("time") <= f.lit(journal_filter.until), f.lit("from spool")))
         .when(~is_asked_about, f.when(~is_not_sent, f.lit("outside")))
         .when(is_not_sent, f.lit("not sent"))
         .when(is_sure, f.lit("sent"))
@@ -168,18 +176,18 @@ def _said_of_send(asked: Asked) -> Column:
     )
 
 
-def _said_of_settlement() -> Column:
-    said = _mapped("outcome", _SETTLED, "seen")
+def _evidence_of_settlement() -> Column:
+    said = _mapped("outcome", _SETTLEMENT_EVIDENCE, "seen")
     in_doubt = f.when(said == "completed", f.lit("tried")).otherwise(f.lit("seen"))
     return (
-        f.when(f.col("role") == Role.DEAD.value, f.lit("dead letter"))
+        f.when(f.col("role") == LocationRole.DEAD_LETTER.value, f.lit("dead letter"))
         .when(f.col("transaction") == "committed", said)
         .when(f.col("transaction") == "rolled back", f.lit("seen"))
         .otherwise(in_doubt)
     )
 
 
-def _cancelled(rows: DataFrame, found: DataFrame) -> DataFrame:
+def _cancellations(rows: DataFrame, routed_rows: DataFrame) -> DataFrame:
     """Cancellations name a number only: the send that was given that number says which message it was.
 
     An entity that was deleted and created again gives out its numbers again, so a cancellation counts for earlier
@@ -187,16 +195,16 @@ def _cancelled(rows: DataFrame, found: DataFrame) -> DataFrame:
     """
     cancelled = rows.where("kind = 'settlement' and outcome = 'cancelled'")
     cancelled = cancelled.groupBy("key", "sequence_number").agg(f.max("time").alias("cancelled"))
-    sends = found.where("kind = 'send' and outcome = 'scheduled'").join(cancelled, ["key", "sequence_number"])
-    is_later = f.col("cancelled") >= f.col("time") - f.lit(CLOCKS_APART)
-    return _columns(sends.where(is_later).withColumn("what", f.lit("cancelled")), number=None)
+    sends = routed_rows.where("kind = 'send' and outcome = 'scheduled'").join(cancelled, ["key", "sequence_number"])
+    is_later = f.col("cancelled") >= f.col("time") - f.lit(MAX_CLOCK_SKEW)
+    return _select_columns(sends.where(is_later).withColumn("what", f.lit("cancelled")), number=None)
 
 
-def _with_transactions(rows: DataFrame, *, are_there: bool) -> DataFrame:
+def _with_transaction_outcome(rows: DataFrame, *, has_transactions: bool) -> DataFrame:
     """Each row with what became of its transaction: `committed` where it is in none, `unknown` if nobody said."""
-    names_one = f.coalesce(f.col("reason"), f.lit("")).like(_IN_TRANSACTION)
+    names_one = f.coalesce(f.col("reason"), f.lit("")).like(_TRANSACTION_PATTERN)
     is_over = f.col("kind") == "transaction"
-    if not are_there:
+    if not has_transactions:
         return rows.withColumn("transaction", f.when(names_one, f.lit("unknown")).otherwise(f.lit("committed")))
     over = rows.where(is_over).groupBy("reason").agg(f.max("outcome").alias("transaction"))
     alone = rows.where(~is_over & ~names_one).withColumn("transaction", f.lit("committed"))
@@ -204,20 +212,20 @@ def _with_transactions(rows: DataFrame, *, are_there: bool) -> DataFrame:
     return alone.unionByName(inside.withColumn("transaction", f.coalesce("transaction", f.lit("unknown"))))
 
 
-def _mapped(column: str, words: dict[str, str], other: str | None) -> Column:
+def _mapped(column: str, mapping: dict[str, str], default: str | None) -> Column:
     """What each word means."""
-    found = f.lit(other)
-    for word, meaning in words.items():
+    found = f.lit(default)
+    for word, meaning in mapping.items():
         found = f.when(f.col(column) == word, f.lit(meaning)).otherwise(found)
     return found
 
 
-def _columns(frame: DataFrame, **others: str | None) -> DataFrame:
+def _select_columns(frame: DataFrame, **others: str | None) -> DataFrame:
     """The columns that all evidence has: by their names, or by another; null where there is none."""
     named = {"number": "sequence_number" if "sequence_number" in frame.columns else "number"} | others
     types = {"number": "bigint", "time_to_live": "bigint", "time": "timestamp", "enqueued": "timestamp", "route": "int"}
     chosen = []
-    for name in COLUMNS:
+    for name in EVIDENCE_COLUMNS:
         source = named.get(name, name)
         found = f.col(source) if source in frame.columns else f.lit(None)
         chosen.append(found.cast(types.get(name, "string")).alias(name))

@@ -14,48 +14,48 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-KEY: Final = ("destination", "message_id", "session_id")
+FACT_KEY: Final = ("destination", "message_id", "session_id")
 
 
-def facts_of(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
+def compute_facts(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
     """One row for each message that somebody has sent, or may have."""
-    found = evidence.groupBy(*KEY).agg(
-        _count("sent").alias("sent"),
-        _count("perhaps").alias("perhaps"),
-        _count("not sent").alias("not_sent"),
-        _count("outside").alias("outside"),
+    found = evidence.groupBy(*FACT_KEY).agg(
+        _count_of("sent").alias("sent"),
+        _count_of("perhaps").alias("perhaps"),
+        _count_of("not sent").alias("not_sent"),
+        _count_of("outside").alias("outside"),
         f.size(f.collect_set(f.when(f.col("what") == "sent", f.col("route")))).alias("routes"),
-        f.min(_time("sent", "perhaps", "not sent")).alias("first_sent"),
-        f.max(_time("sent", "perhaps", "not sent")).alias("last_sent"),
+        f.min(_time_of("sent", "perhaps", "not sent")).alias("first_sent"),
+        f.max(_time_of("sent", "perhaps", "not sent")).alias("last_sent"),
         f.max("time").alias("last_word"),
         f.max("time_to_live").alias("time_to_live"),
-        f.min_by("entity", _time("sent", "perhaps", "not sent")).alias("entity"),
+        f.min_by("entity", _time_of("sent", "perhaps", "not sent")).alias("entity"),
         f.min_by(f.when(f.col("what") == "sent", f.col("client_id")), "time").alias("client_id"),
         f.count_if((f.col("outcome") == "spooled") & (f.col("what") == "sent")).alias("spooled"),
-        _count("from spool").alias("unspooled"),
+        _count_of("from spool").alias("unspooled"),
         f.min(f.when(f.col("outcome") == "parked", f.col("time"))).alias("parked_at"),
         f.max("backlog_queue").alias("backlog_queue"),
-        f.min(_time("moved")).alias("moved_at"),
+        f.min(_time_of("moved")).alias("moved_at"),
         f.max("enqueued").alias("enqueued"),
-        _count("parked here").alias("parked_here"),
-        _numbers("completed").alias("completed"),
-        _count("completed").alias("completions"),
-        _numbers("captured").alias("captured"),
-        _numbers("tried").alias("tried"),
-        _numbers("here").alias("here"),
-        _numbers("seen").alias("seen"),
-        _numbers("dead here").alias("dead_here"),
-        _numbers("dead-lettered").alias("dead_said"),
-        _numbers("dead letter").alias("dead_had"),
-        _count("refused").alias("refused"),
-        _count("refused here").alias("refused_here"),
-        _count("cancelled").alias("cancelled"),
+        _count_of("parked here").alias("parked_here"),
+        _numbers_of("completed").alias("completed"),
+        _count_of("completed").alias("completions"),
+        _numbers_of("captured").alias("captured"),
+        _numbers_of("tried").alias("tried"),
+        _numbers_of("here").alias("here"),
+        _numbers_of("seen").alias("seen"),
+        _numbers_of("dead here").alias("dead_here"),
+        _numbers_of("dead-lettered").alias("dead_said"),
+        _numbers_of("dead letter").alias("dead_had"),
+        _count_of("refused").alias("refused"),
+        _count_of("refused here").alias("refused_here"),
+        _count_of("cancelled").alias("cancelled"),
     )
     sent = found.where("sent + perhaps + not_sent > 0")
-    return _derived(sent.join(f.broadcast(destinations), "destination"))
+    return _with_derived_facts(sent.join(f.broadcast(destinations), "destination"))
 
 
-def _derived(facts: DataFrame) -> DataFrame:
+def _with_derived_facts(facts: DataFrame) -> DataFrame:
     """What follows from the counts and sets."""
     expressions = {
         # Copies that only a capture had: of those that are dead, and of which nobody said what their numbers were, each
@@ -97,13 +97,13 @@ def _derived(facts: DataFrame) -> DataFrame:
     return facts
 
 
-def _count(what: str) -> Column:
-    return f.count_if(f.col("what") == what)
+def _count_of(evidence_kind: str) -> Column:
+    return f.count_if(f.col("what") == evidence_kind)
 
 
-def _numbers(what: str) -> Column:
-    return f.collect_set(f.when(f.col("what") == what, f.col("number")))
+def _numbers_of(evidence_kind: str) -> Column:
+    return f.collect_set(f.when(f.col("what") == evidence_kind, f.col("number")))
 
 
-def _time(*whats: str) -> Column:
-    return f.when(f.col("what").isin(*whats), f.col("time"))
+def _time_of(*evidence_kinds: str) -> Column:
+    return f.when(f.col("what").isin(*evidence_kinds), f.col("time"))

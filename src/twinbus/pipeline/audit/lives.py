@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from twinbus.client.journal import ALIVE_S
-from twinbus.model.path import key_of
-from twinbus.pipeline.journals import JournalFile, find
+from twinbus.client.journal import ALIVE_INTERVAL_S
+from twinbus.model.path import canonical_key
+from twinbus.pipeline.journals import JournalFile, find_journal_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,96 +31,98 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-ANY: Final = "*"
+ANY_ENTITY: Final = "*"
 """Instead of an entity: it may be any."""
-SILENT: Final = dt.timedelta(minutes=5)
+MAX_SILENCE: Final = dt.timedelta(minutes=5)
 """A journal that said nothing for so long, although it says each half minute that it is alive, was over before."""
-PATIENCE_S: Final = ALIVE_S + 5.0
+LIVE_JOURNAL_TIMEOUT_S: Final = ALIVE_INTERVAL_S + 5.0
 """So long after its last row, one that goes on has certainly written another."""
-LOOK_S: Final = 0.2
-BEGINNING: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
-BULK: Final = ("deleted in bulk", "completed in bulk")
+POLL_INTERVAL_S: Final = 0.2
+MIN_TIME: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
+BULK_OUTCOMES: Final = ("deleted in bulk", "completed in bulk")
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class EvidenceGap:
     """Settlements that may have happened without a row."""
 
     entity: str
     """Its key, or ANY."""
     since: dt.datetime
     until: dt.datetime
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class FileFacts:
+class JournalFileFacts:
     """What the rows of one file come to."""
 
-    first: dt.datetime
-    last: dt.datetime
-    lost_at: dt.datetime | None
-    lost: int
-    says_began: bool
-    says_ended: bool
+    first_time: dt.datetime
+    last_time: dt.datetime
+    last_loss_time: dt.datetime | None
+    lost_rows: int
+    has_start_row: bool
+    has_end_row: bool
     has_sends: bool
     has_transactions: bool
-    has_cancelled: bool
+    has_cancellations: bool
     received_from: frozenset[str]
-    bulk: frozenset[tuple[str, dt.datetime]]
+    bulk_settlements: frozenset[tuple[str, dt.datetime]]
     """Entities of which something was deleted or completed in bulk, and when that was last."""
 
 
 @dataclass
-class Life:
+class JournalRun:
     """All files of one journal."""
 
     name: str
     files: list[JournalFile] = field(default_factory=list)
-    facts: dict[int, FileFacts] = field(default_factory=dict)
+    facts: dict[int, JournalFileFacts] = field(default_factory=dict)
     """By the number of the file."""
 
     @property
-    def last(self) -> FileFacts | None:
+    def last_file_facts(self) -> JournalFileFacts | None:
         """The last file that has rows."""
         return self.facts[max(self.facts)] if self.facts else None
 
     @property
     def has_ended(self) -> bool:
         """It has written its last row; one of version 1, its last file. Its first file says which version it is."""
-        last = self.last
+        last = self.last_file_facts
         if last is None:
             return False
-        is_first_known = self.files[0].part <= 1
-        return last.says_ended or (is_first_known and not self.knows_itself and self.files[-1].is_ended)
+        is_first_known = self.files[0].file_number <= 1
+        return last.has_end_row or (is_first_known and not self.has_lifecycle_rows and self.files[-1].is_complete)
 
     @property
-    def knows_itself(self) -> bool:
+    def has_lifecycle_rows(self) -> bool:
         """It is of version 2: it says that it is alive, and where it receives."""
-        return any(one.says_began or one.says_ended for one in self.facts.values())
+        return any(one.has_start_row or one.has_end_row for one in self.facts.values())
 
     @property
-    def is_whole(self) -> bool:
+    def has_all_files(self) -> bool:
         """No file is missing."""
-        return [one.part for one in self.files] == list(range(1, len(self.files) + 1)) and not self.lacks_next
+        return [one.file_number for one in self.files] == list(
+            range(1, len(self.files) + 1)
+        ) and not self.lacks_next_file
 
     @property
-    def lacks_next(self) -> bool:
+    def lacks_next_file(self) -> bool:
         """Its last file was closed for another one, which is not there."""
-        return not self.has_ended and self.files[-1].is_ended
+        return not self.has_ended and self.files[-1].is_complete
 
-    def scope(self) -> frozenset[str]:
+    def settled_entities(self) -> frozenset[str]:
         """Entities whose messages it may have settled."""
-        if not (self.knows_itself and self.is_whole):
-            return frozenset({ANY})
+        if not (self.has_lifecycle_rows and self.has_all_files):
+            return frozenset({ANY_ENTITY})
         return frozenset().union(*[one.received_from for one in self.facts.values()])
 
 
-def read_facts(rows: DataFrame) -> dict[str, FileFacts]:
+def read_file_facts(rows: DataFrame) -> dict[str, JournalFileFacts]:
     """Those of each file that has rows, by its name."""
     is_own = f.col("kind") == "journal"
     is_lost = is_own & (f.col("outcome") == "rows lost")
-    is_bulk = f.col("outcome").isin(*BULK) & (f.col("count") > 0)
+    is_bulk = f.col("outcome").isin(*BULK_OUTCOMES) & (f.col("count") > 0)
     entry = f.struct(f.lower("entity").alias("key"), f.unix_millis("time").alias("until"))
     is_of_receiver = f.col("kind").isin("receiver", "settlement")
     found = rows.groupBy("file").agg(
@@ -137,10 +139,10 @@ def read_facts(rows: DataFrame) -> dict[str, FileFacts]:
         f.collect_set(f.when(is_of_receiver, f.lower("entity"))).alias("received_from"),
     )
     return {
-        one.file: FileFacts(
-            moment(one["first"]),
-            moment(one["last"]),
-            None if one.lost_at is None else moment(one.lost_at),
+        one.file: JournalFileFacts(
+            to_datetime(one["first"]),
+            to_datetime(one["last"]),
+            None if one.lost_at is None else to_datetime(one.lost_at),
             one.lost or 0,
             one.says_began,
             one.says_ended,
@@ -148,78 +150,84 @@ def read_facts(rows: DataFrame) -> dict[str, FileFacts]:
             one.has_transactions,
             one.has_cancelled,
             frozenset(one.received_from),
-            _latest((entry.key, moment(entry.until)) for entry in one.bulk),
+            _latest_by_entity((entry.key, to_datetime(entry.until)) for entry in one.bulk),
         )
         for one in found.collect()
     }
 
 
-def _latest(entries: Iterable[tuple[str, dt.datetime]]) -> frozenset[tuple[str, dt.datetime]]:
+def _latest_by_entity(entries: Iterable[tuple[str, dt.datetime]]) -> frozenset[tuple[str, dt.datetime]]:
     """Of each entity the last."""
     return frozenset(dict(sorted(entries)).items())
 
 
-def lives_of(files: Sequence[JournalFile], facts: dict[str, FileFacts]) -> list[Life]:
+def group_by_run(files: Sequence[JournalFile], facts: dict[str, JournalFileFacts]) -> list[JournalRun]:
     """Files, by who wrote them."""
-    lives: dict[str, Life] = {}
-    for file in sorted(files, key=lambda one: (one.life, one.part)):
-        life = lives.setdefault(file.life, Life(file.life))
+    lives: dict[str, JournalRun] = {}
+    for file in sorted(files, key=lambda one: (one.run_id, one.file_number)):
+        life = lives.setdefault(file.run_id, JournalRun(file.run_id))
         life.files.append(file)
         if file.path.name in facts:
-            life.facts[file.part] = facts[file.path.name]
+            life.facts[file.file_number] = facts[file.path.name]
     return list(lives.values())
 
 
-def gaps_of(lives: Iterable[Life], now: dt.datetime, up_to_date: dict[str, dt.datetime]) -> list[Gap]:
+def find_gaps(
+    runs: Iterable[JournalRun], now: dt.datetime, complete_until: dict[str, dt.datetime]
+) -> list[EvidenceGap]:
     """All that is not known, as of the time when the journals were read.
 
     `up_to_date`: lives that go on, each with a time before which it has written all there was.
     """
     return [
-        Gap(entity, *about)
-        for life in lives
-        for entity in sorted(life.scope())
-        for about in _missing(life, now, up_to_date.get(life.name, BEGINNING))
+        EvidenceGap(entity, *about)
+        for life in runs
+        for entity in sorted(life.settled_entities())
+        for about in _gaps_of_run(life, now, complete_until.get(life.name, MIN_TIME))
     ]
 
 
-def _missing(life: Life, now: dt.datetime, up_to_date: dt.datetime) -> Iterator[tuple[dt.datetime, dt.datetime, str]]:
-    last = life.last
+def _gaps_of_run(
+    run: JournalRun, now: dt.datetime, complete_until: dt.datetime
+) -> Iterator[tuple[dt.datetime, dt.datetime, str]]:
+    last = run.last_file_facts
     if last is None:
-        yield BEGINNING, now, f"{life.files[0].path.name} has not one whole row"
+        yield MIN_TIME, now, f"{run.files[0].path.name} has not one whole row"
         return
-    parts = {file.part for file in life.files}
-    for part in sorted(life.facts):
+    parts = {file.file_number for file in run.files}
+    for part in sorted(run.facts):
         if part > 1 and part - 1 not in parts:
-            yield BEGINNING, life.facts[part].first, f"file {part - 1} of journal {life.name} is missing"
-    for facts in life.facts.values():
-        if facts.lost_at is not None:
+            yield MIN_TIME, run.facts[part].first_time, f"file {part - 1} of journal {run.name} is missing"
+    for facts in run.facts.values():
+        if facts.last_loss_time is not None:
             yield (
-                facts.first,
-                facts.lost_at,
-                f"journal {life.name} lost {facts.lost:,} rows until {_told(facts.lost_at)}",
+                facts.first_time,
+                facts.last_loss_time,
+                f"journal {run.name} lost {facts.lost_rows:,} rows until {_format_time(facts.last_loss_time)}",
             )
-    if life.lacks_next:
-        yield last.last, now, f"file {life.files[-1].part + 1} of journal {life.name} is missing"
-    elif not life.has_ended:
-        until = min(now, last.last + SILENT) if life.knows_itself else now
+    if run.lacks_next_file:
+        yield last.last_time, now, f"file {run.files[-1].file_number + 1} of journal {run.name} is missing"
+    elif not run.has_ended:
+        until = min(now, last.last_time + MAX_SILENCE) if run.has_lifecycle_rows else now
         yield (
-            max(last.last, up_to_date),
+            max(last.last_time, complete_until),
             until,
-            f"journal {life.name} has no end: its last row is of {_told(last.last)}",
+            f"journal {run.name} has no end: its last row is of {_format_time(last.last_time)}",
         )
 
 
-def bulk_gaps(facts: Iterable[FileFacts]) -> list[Gap]:
+def bulk_gaps(facts: Iterable[JournalFileFacts]) -> list[EvidenceGap]:
     """Messages that were deleted, or completed, without a word which."""
     return [
-        Gap(key, BEGINNING, until, f"messages of '{key}' were deleted or completed in bulk until {_told(until)}")
-        for key, until in sorted({one for some in facts for one in some.bulk})
+        EvidenceGap(
+            key, MIN_TIME, until, f"messages of '{key}' were deleted or completed in bulk until {_format_time(until)}"
+        )
+        for key, until in sorted({one for some in facts for one in some.bulk_settlements})
     ]
 
 
-def wait_for_the_living(
-    folders: Sequence[Path | str], patience_s: float, tell: Callable[[int], None]
+def wait_for_live_journals(
+    folders: Sequence[Path | str], timeout_s: float, on_progress: Callable[[int], None]
 ) -> dict[str, dt.datetime]:
     """Wait until every journal that is written to now has written more: it says then what was settled before now.
 
@@ -227,32 +235,34 @@ def wait_for_the_living(
     Those that went on, each with the time before which it has written all.
     """
     now = dt.datetime.now(dt.UTC)
-    deadline_s = time.monotonic() + patience_s
-    newest = {one.life: one for one in sorted(find(folders), key=lambda one: one.part)}
-    waiting = {life: one for life, one in newest.items() if not one.is_ended and _is_fresh(one, patience_s)}
+    deadline_s = time.monotonic() + timeout_s
+    newest = {one.run_id: one for one in sorted(find_journal_files(folders), key=lambda one: one.file_number)}
+    waiting = {life: one for life, one in newest.items() if not one.is_complete and _is_recent(one, timeout_s)}
     living = set(waiting)
     while waiting and time.monotonic() < deadline_s:
-        tell(len(waiting))
-        time.sleep(LOOK_S)
+        on_progress(len(waiting))
+        time.sleep(POLL_INTERVAL_S)
         waiting = {life: one for life, one in waiting.items() if one.path.stat().st_size == one.size}
     return dict.fromkeys(living - waiting.keys(), now)
 
 
-def _is_fresh(file: JournalFile, patience_s: float) -> bool:
-    return time.time() - file.path.stat().st_mtime < patience_s
+def _is_recent(file: JournalFile, max_age_s: float) -> bool:
+    return time.time() - file.path.stat().st_mtime < max_age_s
 
 
-def moment(milliseconds: int) -> dt.datetime:
+def to_datetime(milliseconds: int) -> dt.datetime:
     """A time in UTC."""
     return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)
 
 
-def _told(when: dt.datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+def _format_time(time_utc: dt.datetime) -> str:
+    return f"{time_utc:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def gap_for(gaps: Iterable[Gap], entities: Iterable[str], looked_at: dt.datetime | None) -> Gap | None:
+def find_latest_gap(
+    gaps: Iterable[EvidenceGap], entities: Iterable[str], inspected_at: dt.datetime | None
+) -> EvidenceGap | None:
     """The gap that hides most of what happened at some entities; one that began after the look hides nothing."""
-    keys = {key_of(one) for one in entities} | {ANY}
-    found = [gap for gap in gaps if gap.entity in keys and (looked_at is None or gap.since < looked_at)]
+    keys = {canonical_key(one) for one in entities} | {ANY_ENTITY}
+    found = [gap for gap in gaps if gap.entity in keys and (inspected_at is None or gap.since < inspected_at)]
     return max(found, key=lambda gap: gap.until, default=None)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, Row
 
-NAMED: Final = 20
+MAX_NAMED: Final = 20
 """Messages of a kind that are named; the report has all."""
-LOST: Final = 3
-UNKNOWN: Final = 4
+EXIT_LOST: Final = 3
+EXIT_UNKNOWN: Final = 4
 """Exit codes."""
-COLUMNS: Final = (
+REPORT_COLUMNS: Final = (
     "destination",
     "message_id",
     "session_id",
@@ -48,49 +48,49 @@ COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedMessage:
     """A message that is told by name."""
 
     destination: str
     message_id: str
     session_id: str | None
-    sent: int
-    came: int
+    sent_count: int
+    arrived_count: int
     first_sent: dt.datetime | None
     client_id: str | None
-    numbers: tuple[int, ...]
+    sequence_numbers: tuple[int, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedDurations:
     """How long the messages for a destination were parked."""
 
     destination: str
     count: int
     median_ms: int
-    most_ms: int
+    percentile_95_ms: int
     """Of 95 in 100."""
-    longest_ms: int
+    max_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AuditResult:
     """Of an audit."""
 
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     """By destination and verdict."""
-    parked: list[Parked] = field(default_factory=list)
-    lost: list[Named] = field(default_factory=list)
-    doubled: list[Named] = field(default_factory=list)
+    parked_durations: list[ParkedDurations] = field(default_factory=list)
+    lost: list[NamedMessage] = field(default_factory=list)
+    duplicated: list[NamedMessage] = field(default_factory=list)
     """Came more often than they were sent."""
-    doubled_count: int = 0
-    sent_again: list[Named] = field(default_factory=list)
+    duplicated_count: int = 0
+    sent_repeatedly: list[NamedMessage] = field(default_factory=list)
     """Sent several times, by the application."""
-    sent_again_count: int = 0
-    unknown: list[tuple[str, int]] = field(default_factory=list)
+    sent_repeatedly_count: int = 0
+    unknown_reasons: list[tuple[str, int]] = field(default_factory=list)
     """Why, and how many."""
-    missing: list[str] = field(default_factory=list)
+    missing_inputs: list[str] = field(default_factory=list)
     """What is not known of the inputs, whether it matters to a message or not."""
     until: dt.datetime | None = None
     """Later sends were not asked about."""
@@ -103,11 +103,11 @@ class Outcome:
     def exit_code(self) -> int:
         """0: nothing is lost."""
         if self.count(Verdict.LOST):
-            return LOST
-        return UNKNOWN if self.count(Verdict.UNKNOWN) else 0
+            return EXIT_LOST
+        return EXIT_UNKNOWN if self.count(Verdict.UNKNOWN) else 0
 
 
-def summarize(judged: DataFrame, missing: list[str], until: dt.datetime) -> Outcome:
+def summarize(judged: DataFrame, missing_inputs: list[str], until: dt.datetime) -> AuditResult:
     """The figures of all messages."""
     counts = judged.groupBy("destination", "verdict").agg(
         f.count("*").alias("count"),
@@ -116,22 +116,22 @@ def summarize(judged: DataFrame, missing: list[str], until: dt.datetime) -> Outc
     )
     found = counts.collect()
     is_unknown = f.col("verdict") == Verdict.UNKNOWN.value
-    reasons = judged.where(is_unknown).groupBy("reason").count().orderBy(f.desc("count")).limit(NAMED)
-    return Outcome(
+    reasons = judged.where(is_unknown).groupBy("reason").count().orderBy(f.desc("count")).limit(MAX_NAMED)
+    return AuditResult(
         counts={(one.destination, one.verdict): one["count"] for one in found},
-        parked=_parked(judged),
-        lost=_named(judged, f.col("verdict") == Verdict.LOST.value),
-        doubled=_named(judged, f.col("is_doubled")),
-        doubled_count=sum(one.doubled for one in found),
-        sent_again=_named(judged, f.col("is_sent_again")),
-        sent_again_count=sum(one.again for one in found),
-        unknown=[(one.reason, one["count"]) for one in reasons.collect()],
-        missing=missing,
+        parked_durations=_parked_durations(judged),
+        lost=_named_messages(judged, f.col("verdict") == Verdict.LOST.value),
+        duplicated=_named_messages(judged, f.col("is_doubled")),
+        duplicated_count=sum(one.doubled for one in found),
+        sent_repeatedly=_named_messages(judged, f.col("is_sent_again")),
+        sent_repeatedly_count=sum(one.again for one in found),
+        unknown_reasons=[(one.reason, one["count"]) for one in reasons.collect()],
+        missing_inputs=missing_inputs,
         until=until,
     )
 
 
-def _parked(judged: DataFrame) -> list[Parked]:
+def _parked_durations(judged: DataFrame) -> list[ParkedDurations]:
     found = judged.where("parked_for_ms is not null").groupBy("destination")
     told = found.agg(
         f.count("*").alias("count"),
@@ -139,18 +139,18 @@ def _parked(judged: DataFrame) -> list[Parked]:
         f.max("parked_for_ms").alias("longest"),
     )
     return [
-        Parked(one.destination, one["count"], one.shares[0], one.shares[1], one.longest)
+        ParkedDurations(one.destination, one["count"], one.shares[0], one.shares[1], one.longest)
         for one in told.orderBy("destination").collect()
     ]
 
 
-def _named(judged: DataFrame, condition: Column) -> list[Named]:
-    first = judged.where(condition).orderBy("first_sent", "destination", "message_id").limit(NAMED)
-    return [_name(one) for one in first.collect()]
+def _named_messages(judged: DataFrame, condition: Column) -> list[NamedMessage]:
+    first = judged.where(condition).orderBy("first_sent", "destination", "message_id").limit(MAX_NAMED)
+    return [_to_named_message(one) for one in first.collect()]
 
 
-def _name(row: Row) -> Named:
-    return Named(
+def _to_named_message(row: Row) -> NamedMessage:
+    return NamedMessage(
         row.destination,
         row.message_id,
         row.session_id,

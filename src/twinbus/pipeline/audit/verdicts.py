@@ -31,13 +31,13 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class VerdictRule:
     """Of the table."""
 
     verdict: Verdict
-    when: str
+    condition: str
     """An expression of Spark's SQL over facts."""
-    why: str
+    reason: str
     """What is told; a fact in braces is put in its place."""
 
 
@@ -51,76 +51,78 @@ _D, _P, _X, _E, _C = (
 _N, _U, _L = Verdict.NOT_SENT, Verdict.UNKNOWN, Verdict.LOST
 
 TABLE: Final = (
-    Line(_U, "message_id is null", "it has no id by which it could be found"),
-    Line(
+    VerdictRule(_U, "message_id is null", "it has no id by which it could be found"),
+    VerdictRule(
         _U,
         "outside > 0 and found >= wanted and found < wanted + outside",
         "sent outside the time asked about as well: what was found may be of those sends",
     ),
     # What was found.
-    Line(_D, "size(handled) + again >= wanted", "a receiver or a capture had it"),
-    Line(_D, "size(present) + again >= wanted", "it is in its entity"),
-    Line(_D, "delivered >= wanted", "a receiver wanted to complete it, and it is gone"),
-    Line(_P, "delivered + parked_here >= wanted", "it is in {backlog_queue}"),
-    Line(_X, "delivered + parked_here + dead >= wanted", "it is in a dead-letter queue, or was"),
-    Line(_E, "delivered + parked_here + dead + expired >= wanted", "it was seen there, and its time to live is over"),
-    Line(_C, "found >= wanted", "it was scheduled, and taken back"),
+    VerdictRule(_D, "size(handled) + again >= wanted", "a receiver or a capture had it"),
+    VerdictRule(_D, "size(present) + again >= wanted", "it is in its entity"),
+    VerdictRule(_D, "delivered >= wanted", "a receiver wanted to complete it, and it is gone"),
+    VerdictRule(_P, "delivered + parked_here >= wanted", "it is in {backlog_queue}"),
+    VerdictRule(_X, "delivered + parked_here + dead >= wanted", "it is in a dead-letter queue, or was"),
+    VerdictRule(
+        _E, "delivered + parked_here + dead + expired >= wanted", "it was seen there, and its time to live is over"
+    ),
+    VerdictRule(_C, "found >= wanted", "it was scheduled, and taken back"),
     # What was not to be found.
-    Line(_N, "sent = 0 and perhaps = 0", "its send failed, or was rolled back"),
+    VerdictRule(_N, "sent = 0 and perhaps = 0", "its send failed, or was rolled back"),
     # What cannot be told.
-    Line(
+    VerdictRule(
         _U,
         "is_due_nowhere",
         "no subscription had to take it, and none is known to have: filters may have kept it out, or it is lost",
     ),
-    Line(_U, "spooled_here > 0", "it went to the spool of its sender, where nobody has looked"),
-    Line(_U, "not is_there", "the entity is not there, or nobody has a subscription to it"),
-    Line(_U, "not is_looked_at", "nobody has looked whether it is there: {why_not_looked_at}"),
-    Line(
+    VerdictRule(_U, "spooled_here > 0", "it went to the spool of its sender, where nobody has looked"),
+    VerdictRule(_U, "not is_there", "the entity is not there, or nobody has a subscription to it"),
+    VerdictRule(_U, "not is_looked_at", "nobody has looked whether it is there: {why_not_looked_at}"),
+    VerdictRule(
         _U,
         "(parked_at is not null or sent = 0) and not is_backlog_looked_at",
         "nobody has looked into the backlog: {why_no_backlog}",
     ),
-    Line(_U, "not is_covered", "receivers that write no journal may have had it"),
-    Line(_U, "made_at > first_sent", "the entity was made after it was sent"),
-    Line(_U, "gap_until >= first_sent", "{gap_why}"),
-    Line(_U, "is_over and not coalesce(keeps_expired, false)", "it may have expired before anybody saw it"),
-    Line(
+    VerdictRule(_U, "not is_covered", "receivers that write no journal may have had it"),
+    VerdictRule(_U, "made_at > first_sent", "the entity was made after it was sent"),
+    VerdictRule(_U, "gap_until >= first_sent", "{gap_why}"),
+    VerdictRule(_U, "is_over and not coalesce(keeps_expired, false)", "it may have expired before anybody saw it"),
+    VerdictRule(
         _U,
         "found > 0 and (coalesce(detects_duplicates, true) or is_filtered)",
         "sent {sent} times, found {found} times: the entity may have dropped the others",
     ),
-    Line(
+    VerdictRule(
         _U, "found + perhaps_dead >= wanted", "a copy that was captured may be one that was dead-lettered, or another"
     ),
-    Line(_N, "sent = 0", "its send had no answer, and it is nowhere"),
-    Line(_L, "true", "it is nowhere: sent {sent} times, found {found} times"),
+    VerdictRule(_N, "sent = 0", "its send had no answer, and it is nowhere"),
+    VerdictRule(_L, "true", "it is nowhere: sent {sent} times, found {found} times"),
 )
 
 
-def verdict() -> Column:
+def verdict_column() -> Column:
     """The verdict of the first line that is true."""
-    return _chosen([(line, f.lit(line.verdict.value)) for line in TABLE])
+    return _first_match([(line, f.lit(line.verdict.value)) for line in TABLE])
 
 
-def reason() -> Column:
+def reason_column() -> Column:
     """What that line says."""
-    return _chosen([(line, _told(line.why)) for line in TABLE])
+    return _first_match([(line, _formatted_reason(line.reason)) for line in TABLE])
 
 
-def _chosen(lines: list[tuple[Line, Column]]) -> Column:
-    (last, value), *others = reversed(lines)
-    assert last.when == "true", "the last line is for all that is left"
+def _first_match(rules: list[tuple[VerdictRule, Column]]) -> Column:
+    (last, value), *others = reversed(rules)
+    assert last.condition == "true", "the last line is for all that is left"
     chosen = value
     for line, value in others:
-        chosen = f.when(f.coalesce(f.expr(line.when), f.lit(False)), value).otherwise(chosen)  # noqa: FBT003
+        chosen = f.when(f.coalesce(f.expr(line.condition), f.lit(False)), value).otherwise(chosen)  # noqa: FBT003
     return chosen
 
 
-def _told(why: str) -> Column:
+def _formatted_reason(template: str) -> Column:
     """A text with the values of facts in it."""
     parts = []
-    for part in why.split("{"):
+    for part in template.split("{"):
         name, brace, rest = part.partition("}")
         parts += [f.coalesce(f.col(name).cast("string"), f.lit("?")), f.lit(rest)] if brace else [f.lit(part)]
     return f.concat(*parts)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from twinbus.model.errors import CallerError, ServiceBusError
 from twinbus.pipeline.capture.entity import CapturedEntity
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.task import capture_window, failed
+from twinbus.pipeline.capture.task import capture_window, failure_report
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.spark import first_line
 
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.capture.manifest import Manifest
     from twinbus.pipeline.capture.settings import CaptureSettings
-    from twinbus.pipeline.capture.task import Order, Report
+    from twinbus.pipeline.capture.task import CaptureTask, TaskReport
 
 log: Final = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
-PAUSE_S: Final = 5.0
+POLL_INTERVAL_S: Final = 1.0
+RETRY_DELAY_S: Final = 5.0
 """After a failure that may pass."""
 
 
-class Told(Protocol):
+class CaptureObserver(Protocol):
     """Who is told how it goes on."""
 
-    def captured(self, manifest: Manifest) -> None:
+    def on_captured(self, manifest: Manifest) -> None:
         """There is one more file."""
 
-    def waits(self, entity: str, reason: str) -> None:
+    def on_retry(self, entity: str, reason: str) -> None:
         """An entity cannot be captured now; it is tried again."""
 
 
 class Capture:
     """Of some entities of one namespace, to one place."""
 
-    def __init__(self, spark: SparkSession, settings: CaptureSettings, told: Told) -> None:
+    def __init__(self, spark: SparkSession, settings: CaptureSettings, observer: CaptureObserver) -> None:
         """`run` does it."""
         self._spark = spark
         self._settings = settings
-        self._told = told
-        self._folder = Folder(settings.to)
+        self._observer = observer
+        self._folder = Folder(settings.target_uri)
         self._entities: dict[str, CapturedEntity] = {}
-        self._not_before_s: dict[str, float] = {}
+        self._retry_at_s: dict[str, float] = {}
         """When an entity that failed is looked at again."""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -69,43 +69,45 @@ class Capture:
             for path in self._settings.entities:
                 entity = CapturedEntity(self._folder, self._settings, path)
                 stack.push_async_callback(entity.close)
-                stack.enter_context(self._folder.alone(entity.place))
+                stack.enter_context(self._folder.lock(entity.folder_path))
                 await entity.open()
                 await entity.complete_captured()
                 self._entities[entity.path] = entity
             if self._settings.available_now:
                 await self._capture_available()
             else:
-                await self._go_on(stop)
+                await self._run_until_stopped(stop)
 
     async def _capture_available(self) -> None:
         """All windows at once, and those again that fail for a reason that may pass."""
-        orders = [order for entity in self._entities.values() for order in await entity.look(0.0, at_once=True)]
+        orders = [
+            order for entity in self._entities.values() for order in await entity.find_due_windows(0.0, force=True)
+        ]
         for last_try in (False, False, True):
-            again = {(one.entity, one.fragment): one.failure for one in await self._run(orders)} if orders else {}
+            again = {(one.entity, one.fragment): one.failure for one in await self._run_tasks(orders)} if orders else {}
             if again and last_try:
                 (path, fragment), reason = next(iter(again.items()))
                 raise PipelineError(f"fragment {fragment} of '{path}' was not captured: {reason}")
-            orders = [order for order in orders if (order.entity, order.closing.fragment) in again]
+            orders = [order for order in orders if (order.entity, order.window.fragment) in again]
         for entity in self._entities.values():
             await entity.complete_captured()
 
-    async def _go_on(self, stop: asyncio.Event) -> None:
-        jobs: set[asyncio.Task[list[Report]]] = set()
+    async def _run_until_stopped(self, stop: asyncio.Event) -> None:
+        jobs: set[asyncio.Task[list[TaskReport]]] = set()
         stopped = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
-                looking = asyncio.ensure_future(self._look())
+                looking = asyncio.ensure_future(self._find_due_windows())
                 await asyncio.wait((looking, stopped), return_when=asyncio.FIRST_COMPLETED)
                 if not looking.done():  # a namespace that does not answer is not waited for
                     looking.cancel()
                     break
                 if orders := looking.result():
-                    jobs.add(asyncio.ensure_future(self._run(orders)))
+                    jobs.add(asyncio.ensure_future(self._run_tasks(orders)))
                 for job in [job for job in jobs if job.done()]:
                     jobs.discard(job)
                     job.result()  # raises what will not pass
-                await asyncio.wait((stopped,), timeout=LOOK_S)
+                await asyncio.wait((stopped,), timeout=POLL_INTERVAL_S)
         finally:
             stopped.cancel()
             results = await asyncio.gather(*jobs, return_exceptions=True)
@@ -113,46 +115,46 @@ class Capture:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _look(self) -> list[Order]:
+    async def _find_due_windows(self) -> list[CaptureTask]:
         """The windows of all entities that are to be written now."""
         now_s, orders = asyncio.get_running_loop().time(), []
         for entity in self._entities.values():
-            if self._not_before_s.get(entity.path, now_s) > now_s:
+            if self._retry_at_s.get(entity.path, now_s) > now_s:
                 continue
             try:
-                orders += await entity.look(now_s, at_once=False)
+                orders += await entity.find_due_windows(now_s, force=False)
             except CallerError:
                 raise  # it was deleted, or nobody may read it: that will not pass
             except ServiceBusError as error:
-                self._wait(entity.path, str(error))
+                self._retry_later(entity.path, str(error))
         return orders
 
-    def _wait(self, path: str, reason: str) -> None:
-        self._not_before_s[path] = asyncio.get_running_loop().time() + PAUSE_S
-        self._told.waits(path, reason)
+    def _retry_later(self, path: str, reason: str) -> None:
+        self._retry_at_s[path] = asyncio.get_running_loop().time() + RETRY_DELAY_S
+        self._observer.on_retry(path, reason)
 
-    async def _run(self, orders: Sequence[Order]) -> list[Report]:
+    async def _run_tasks(self, tasks: Sequence[CaptureTask]) -> list[TaskReport]:
         """Have windows written, a task for each, and make their files count; what has failed and may pass."""
         try:
-            reports = await asyncio.to_thread(self._write, orders)
+            reports = await asyncio.to_thread(self._write_windows, tasks)
         except Exception as error:  # noqa: BLE001  # whatever Spark says: the next job may succeed
-            reports = [failed(order, f"Spark's job failed: {first_line(error)}") for order in orders]
+            reports = [failure_report(order, f"Spark's job failed: {first_line(error)}") for order in tasks]
         again = []
         for report in reports:
             entity = self._entities[report.entity]
             if report.failure is None:
                 for manifest in await entity.commit(report):
-                    self._told.captured(manifest)
+                    self._observer.on_captured(manifest)
                 await self._complete(entity)
                 continue
-            if report.is_lasting:
+            if report.is_permanent:
                 with contextlib.suppress(ServiceBusError):  # then the failure itself is what is said
-                    await entity.look_for_losses()
-            if not entity.give_up(report):
+                    await entity.check_for_losses()
+            if not entity.reopen_window(report):
                 continue  # what it was to write is gone, and that may be
-            if report.is_lasting:
+            if report.is_permanent:
                 raise PipelineError(report.failure)
-            self._wait(report.entity, report.failure)
+            self._retry_later(report.entity, report.failure)
             again.append(report)
         return again
 
@@ -163,8 +165,10 @@ class Capture:
         except CallerError:
             raise
         except ServiceBusError as error:
-            self._wait(entity.path, f"what was captured is not completed yet: {error}")
+            self._retry_later(entity.path, f"what was captured is not completed yet: {error}")
 
-    def _write(self, orders: Sequence[Order]) -> list[Report]:
-        reports: list[Report] = self._spark.sparkContext.parallelize(orders, len(orders)).map(capture_window).collect()
+    def _write_windows(self, tasks: Sequence[CaptureTask]) -> list[TaskReport]:
+        reports: list[TaskReport] = (
+            self._spark.sparkContext.parallelize(tasks, len(tasks)).map(capture_window).collect()
+        )
         return reports

@@ -23,9 +23,9 @@ from twinbus.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TEMPORARY: Final = "_temporary"
+TEMPORARY_FOLDER: Final = "_temporary"
 """What is not whole yet. Spark and others leave out what begins with an underscore."""
-_LOCK: Final = "_lock"
+_LOCK_FILE: Final = "_lock"
 
 
 class Folder:
@@ -35,12 +35,12 @@ class Folder:
         """`uri` may be a path of this machine."""
         self.uri = uri if "://" in uri else str(Path(uri).absolute())
         try:
-            self._files, self._root = fs.FileSystem.from_uri(self.uri)
+            self._file_system, self._root = fs.FileSystem.from_uri(self.uri)
         except (pa.ArrowException, ValueError, OSError) as error:
             raise PipelineError(f"{uri!r:.200} is no place for files: {error}") from error
-        self._is_local = self._files.type_name == "local"
+        self._is_local = self._file_system.type_name == "local"
 
-    def full(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
         """What the file system calls it."""
         return posixpath.join(self._root, path) if path else str(self._root)
 
@@ -50,80 +50,80 @@ class Folder:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """What is directly in a folder, in order; nothing where there is none."""
-        selector = fs.FileSelector(self.full(path), allow_not_found=True)
-        return sorted(found.base_name for found in self._files.get_file_info(selector))
+        selector = fs.FileSelector(self.full_path(path), allow_not_found=True)
+        return sorted(found.base_name for found in self._file_system.get_file_info(selector))
 
-    def walk(self, path: str, ending: str) -> list[str]:
+    def walk(self, path: str, suffix: str) -> list[str]:
         """All files below a folder whose names end so, in order; nothing of what is not whole."""
-        selector = fs.FileSelector(self.full(path), allow_not_found=True, recursive=True)
-        start = len(self.full("").rstrip("/")) + 1
-        found = [one.path[start:] for one in self._files.get_file_info(selector) if one.is_file]
-        return sorted(one for one in found if one.endswith(ending) and f"{TEMPORARY}/" not in one)
+        selector = fs.FileSelector(self.full_path(path), allow_not_found=True, recursive=True)
+        start = len(self.full_path("").rstrip("/")) + 1
+        found = [one.path[start:] for one in self._file_system.get_file_info(selector) if one.is_file]
+        return sorted(one for one in found if one.endswith(suffix) and f"{TEMPORARY_FOLDER}/" not in one)
 
     def exists(self, path: str) -> bool:
         """There is such a file."""
-        return bool(self._files.get_file_info(self.full(path)).is_file)
+        return bool(self._file_system.get_file_info(self.full_path(path)).is_file)
 
     def size(self, path: str) -> int:
         """Bytes of a file."""
-        return int(self._files.get_file_info(self.full(path)).size)
+        return int(self._file_system.get_file_info(self.full_path(path)).size)
 
     def read(self, path: str) -> bytes:
         """All that is in a file."""
-        with self._files.open_input_stream(self.full(path)) as stream:
+        with self._file_system.open_input_stream(self.full_path(path)) as stream:
             return bytes(stream.read())
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A file to be read from anywhere in it."""
-        return self._files.open_input_file(self.full(path))
+        return self._file_system.open_input_file(self.full_path(path))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A new file, to be closed by who asked for it; then `keep` makes it stay."""
-        self._files.create_dir(self.full(posixpath.dirname(path)), recursive=True)
-        return self._files.open_output_stream(self.full(path))
+        self._file_system.create_dir(self.full_path(posixpath.dirname(path)), recursive=True)
+        return self._file_system.open_output_stream(self.full_path(path))
 
-    def keep(self, path: str) -> None:
+    def sync(self, path: str) -> None:
         """A file that was written stays after a power cut."""
         if self._is_local:
-            _sync(self.full(path))
+            _fsync(self.full_path(path))
 
-    def put(self, path: str, content: bytes, temporary: str) -> None:
+    def write_atomically(self, path: str, content: bytes, temporary_path: str) -> None:
         """Write a file: it is there as a whole, and stays, or not at all."""
-        with self.open_output(temporary) as stream:
+        with self.open_output(temporary_path) as stream:
             stream.write(content)
-        self.keep(temporary)
-        self.move(temporary, path)
+        self.sync(temporary_path)
+        self.move(temporary_path, path)
 
     def move(self, source: str, target: str) -> None:
         """Give a file its name; it stays."""
-        parent = self.full(posixpath.dirname(target))
-        self._files.create_dir(parent, recursive=True)
-        self._files.move(self.full(source), self.full(target))
+        parent = self.full_path(posixpath.dirname(target))
+        self._file_system.create_dir(parent, recursive=True)
+        self._file_system.move(self.full_path(source), self.full_path(target))
         if self._is_local:
-            _sync_folders(parent, self.full(""))
+            _fsync_folders(parent, self.full_path(""))
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""
         with suppress(FileNotFoundError):
-            self._files.delete_file(self.full(path))
+            self._file_system.delete_file(self.full_path(path))
 
     def delete_folder(self, path: str) -> None:
         """Remove a folder with all that is in it, if it is there."""
         with suppress(FileNotFoundError):
-            self._files.delete_dir(self.full(path))
+            self._file_system.delete_dir(self.full_path(path))
 
     @contextmanager
-    def alone(self, path: str) -> Iterator[None]:
+    def lock(self, path: str) -> Iterator[None]:
         """Have a folder for oneself; PipelineError if somebody else has it. Only a local disk can tell."""
         if not self._is_local:
             yield
             return
-        self._files.create_dir(self.full(path), recursive=True)
-        lock = os.open(posixpath.join(self.full(path), _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file_system.create_dir(self.full_path(path), recursive=True)
+        lock = os.open(posixpath.join(self.full_path(path), _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +134,7 @@ class Folder:
             os.close(lock)
 
 
-def _sync(path: str) -> None:
+def _fsync(path: str) -> None:
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
@@ -142,9 +142,9 @@ def _sync(path: str) -> None:
         os.close(opened)
 
 
-def _sync_folders(path: str, root: str) -> None:
+def _fsync_folders(path: str, root: str) -> None:
     """A new folder is in its parent only once that was synced, too."""
     while path.startswith(root) and path != root:
-        _sync(path)
+        _fsync(path)
         path = posixpath.dirname(path)
-    _sync(root)
+    _fsync(root)

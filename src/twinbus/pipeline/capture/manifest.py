@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from twinbus.pipeline.capture.folder import Folder
 
 VERSION: Final = 1
-DATA_ENDING: Final = ".parquet"
-ENDING: Final = ".manifest.json"
+DATA_SUFFIX: Final = ".parquet"
+MANIFEST_SUFFIX: Final = ".manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +49,15 @@ class Manifest:
     @property
     def path(self) -> str:
         """Where it lies itself."""
-        return self.file.removesuffix(DATA_ENDING) + ENDING
+        return self.file.removesuffix(DATA_SUFFIX) + MANIFEST_SUFFIX
 
     @property
-    def first(self) -> dt.datetime:
+    def first_enqueued(self) -> dt.datetime:
         """The time of its earliest message."""
         return dt.datetime.fromisoformat(self.firstEnqueueTime)
 
     @property
-    def last(self) -> dt.datetime:
+    def last_enqueued(self) -> dt.datetime:
         """The time of its latest message."""
         return dt.datetime.fromisoformat(self.lastEnqueueTime)
 
@@ -79,19 +79,19 @@ class Manifest:
         raise PipelineError(f"{path} has version {version!r:.20}; this twinbus reads {VERSION}: use a newer one")
 
 
-def iso(microseconds: int) -> str:
+def to_iso(microseconds: int) -> str:
     """A moment, given in microseconds since 1970."""
     return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)).isoformat()
 
 
 # --- the history of a fragment ----------------------------------------------------------------------------------------
 
-_LEVELS: Final = 5
+_FOLDER_LEVELS: Final = 5
 """Folders below a fragment's: year, month, day, hour, minute."""
-_FORM: Final = "%Y/%m/%d/%H/%M/%S"
+_PATH_TIME_FORMAT: Final = "%Y/%m/%d/%H/%M/%S"
 
 
-class History:
+class FragmentHistory:
     """What was captured of one fragment so far, read from its folder.
 
         {namespace}/{entity}/{fragment}/{year}/{month}/{day}/{hour}/{minute}/{second}-{entity id}-{first number}.parquet
@@ -102,19 +102,19 @@ class History:
     driver of a capture has a history: nobody else names files there.
     """
 
-    def __init__(self, folder: Folder, place: str) -> None:
+    def __init__(self, folder: Folder, fragment_path: str) -> None:
         """`place` is the fragment's folder."""
         self._folder = folder
-        self._place = place
-        self._latest: dt.datetime | None = None
+        self._fragment_path = fragment_path
+        self._last_file_time: dt.datetime | None = None
         """The time in the path of the last file."""
 
     def find_last(self) -> Manifest | None:
         """The manifest of the last file; what lies behind it without one is removed."""
-        return self._find_last(self._place, _LEVELS)
+        return self._find_last(self._fragment_path, _FOLDER_LEVELS)
 
     def _find_last(self, path: str, levels: int) -> Manifest | None:
-        names = self._folder.names(path)
+        names = self._folder.list_names(path)
         if levels == 0:
             return self._last_of_minute(path, names)
         for name in reversed([name for name in names if name.isdecimal()]):
@@ -123,42 +123,44 @@ class History:
                 return found
         return None
 
-    def _last_of_minute(self, path: str, names: list[str]) -> Manifest | None:
+    def _last_of_minute(self, path: str, file_names: list[str]) -> Manifest | None:
         """Of the files of one minute; one that was begun anew counts more, whatever its numbers."""
-        whole = {name.removesuffix(ENDING) for name in names if name.endswith(ENDING)}
-        for name in names:
-            if name.endswith(DATA_ENDING) and name.removesuffix(DATA_ENDING) not in whole:
+        whole = {name.removesuffix(MANIFEST_SUFFIX) for name in file_names if name.endswith(MANIFEST_SUFFIX)}
+        for name in file_names:
+            if name.endswith(DATA_SUFFIX) and name.removesuffix(DATA_SUFFIX) not in whole:
                 self._folder.delete(posixpath.join(path, name))
-        manifests = [self._read(posixpath.join(path, name + ENDING)) for name in whole]
-        last = max(manifests, key=order_of, default=None)
+        manifests = [self._read(posixpath.join(path, name + MANIFEST_SUFFIX)) for name in whole]
+        last = max(manifests, key=sort_key, default=None)
         if last is not None:
-            self._latest = self._time_in(last.file)
+            self._last_file_time = self._time_in(last.file)
         return last
 
     def _read(self, path: str) -> Manifest:
         return Manifest.decode(self._folder.uri_of(path), self._folder.read(path))
 
     def _time_in(self, file: str) -> dt.datetime:
-        text = posixpath.relpath(file, self._place).split("-", 1)[0]
-        return dt.datetime.strptime(text, _FORM).replace(tzinfo=dt.UTC)
+        text = posixpath.relpath(file, self._fragment_path).split("-", 1)[0]
+        return dt.datetime.strptime(text, _PATH_TIME_FORMAT).replace(tzinfo=dt.UTC)
 
-    def begin_anew(self) -> None:
+    def allow_number_reuse(self) -> None:
         """Numbers of files that there are come again: what is named from now on is of a later second than these."""
-        if self._latest is not None:
-            self._latest += dt.timedelta(seconds=1)
+        if self._last_file_time is not None:
+            self._last_file_time += dt.timedelta(seconds=1)
 
-    def name_next(self, first: dt.datetime, entity_id: int, from_number: int) -> str:
+    def next_file_path(self, first_enqueued: dt.datetime, entity_id: int, from_sequence_number: int) -> str:
         """The path of a file whose first message is of that time."""
-        time = first.replace(microsecond=0)
-        self._latest = time = time if self._latest is None else max(time, self._latest)
-        return posixpath.join(self._place, f"{time.strftime(_FORM)}-{entity_id}-{from_number}{DATA_ENDING}")
+        time = first_enqueued.replace(microsecond=0)
+        self._last_file_time = time = time if self._last_file_time is None else max(time, self._last_file_time)
+        return posixpath.join(
+            self._fragment_path, f"{time.strftime(_PATH_TIME_FORMAT)}-{entity_id}-{from_sequence_number}{DATA_SUFFIX}"
+        )
 
 
-def order_of(manifest: Manifest) -> tuple[str, int, int]:
+def sort_key(manifest: Manifest) -> tuple[str, int, int]:
     """What the files of a fragment are sorted by: as they were captured, also where numbers began anew."""
     return manifest.file.rsplit("-", 2)[0], manifest.entityId, manifest.toSequenceNumber
 
 
-def place_of(namespace: str, entity: str, fragment: int | None = None) -> str:
+def folder_path(namespace: str, entity: str, fragment: int | None = None) -> str:
     """The folder of an entity, or of one of its fragments. Paths of entities compare without regard to case."""
     return posixpath.join(namespace.lower(), entity.lower(), *([] if fragment is None else [str(fragment)]))

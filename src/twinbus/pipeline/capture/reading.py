@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.columns import DDL, SCHEMA, SOURCE_ID, source_ids, source_name
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.spark import make_known
+from twinbus.pipeline.spark import register_data_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.capture.manifest import Manifest
 
-NAME: Final = "twinbus-captured"
+SOURCE_NAME: Final = "twinbus-captured"
 BATCH_ROWS: Final = 4_000
 
 
-def read_files(
+def read_captured_files(
     spark: SparkSession, uri: str, files: Sequence[Manifest], since: dt.datetime | None, until: dt.datetime | None
 ) -> DataFrame:
     """What is in the files, a partition for each fragment: all, or what was enqueued from a time on, or before one."""
-    make_known(spark, CapturedDataSource)
+    register_data_source(spark, CapturedDataSource)
     times = {name: time.isoformat() for name, time in (("since", since), ("until", until)) if time is not None}
-    listed = json.dumps([(one.fragment, one.file, one.eventCount, source_of(one)) for one in files])
-    return spark.read.format(NAME).options(uri=uri, files=listed, **times).load()
+    listed = json.dumps([(one.fragment, one.file, one.eventCount, source_name_of(one)) for one in files])
+    return spark.read.format(SOURCE_NAME).options(uri=uri, files=listed, **times).load()
 
 
 @dataclass
-class Files(InputPartition):
+class FilePartition(InputPartition):
     """Of one fragment, in order, each with the number of its messages and the entity that these were read from."""
 
     files: list[tuple[str, int, str]]
@@ -57,7 +57,7 @@ class CapturedDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """What Spark knows it by."""
-        return NAME
+        return SOURCE_NAME
 
     def schema(self) -> str:
         """The columns of messages that were read."""
@@ -78,30 +78,30 @@ class CapturedReader(DataSourceReader):
             (int(fragment), str(file), int(count), str(source))
             for fragment, file, count, source in json.loads(options["files"])
         ]
-        self._since = _moment(options.get("since"))
-        self._until = _moment(options.get("until"))
+        self._since = _parse_time(options.get("since"))
+        self._until = _parse_time(options.get("until"))
 
     def partitions(self) -> list[InputPartition]:
         """One for each fragment."""
         by_fragment = groupby(self._files, lambda one: one[0])
-        return [Files([(file, count, source) for _, file, count, source in some]) for _, some in by_fragment]
+        return [FilePartition([(file, count, source) for _, file, count, source in some]) for _, some in by_fragment]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: PipelineError if a file is not what its manifest says."""
-        assert isinstance(partition, Files)
+        assert isinstance(partition, FilePartition)
         folder = Folder(self._uri)
         for file, count, source in partition.files:
             for batch in _read_file(folder, file, count, source):
-                rows = _between(batch, self._since, self._until)
+                rows = _in_period(batch, self._since, self._until)
                 if rows.num_rows:
                     yield rows
 
 
-def _moment(text: str | None) -> dt.datetime | None:
+def _parse_time(text: str | None) -> dt.datetime | None:
     return None if text is None else dt.datetime.fromisoformat(text)
 
 
-def source_of(manifest: Manifest) -> str:
+def source_name_of(manifest: Manifest) -> str:
     """What the messages of a captured file were read from: the first part of their source ids."""
     return source_name(manifest.namespace, manifest.entity, manifest.entityId)
 
@@ -129,7 +129,7 @@ def _with_source_ids(batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _between(batch: pa.RecordBatch, since: dt.datetime | None, until: dt.datetime | None) -> pa.RecordBatch:
+def _in_period(batch: pa.RecordBatch, since: dt.datetime | None, until: dt.datetime | None) -> pa.RecordBatch:
     kind = SCHEMA.field("enqueuedTime").type
     if since is not None:
         batch = batch.filter(pc.greater_equal(batch.column("enqueuedTime"), pa.scalar(since, kind)))

@@ -12,8 +12,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.path import key_of
-from twinbus.pipeline.capture.manifest import ENDING, Manifest, order_of, place_of
+from twinbus.model.path import canonical_key
+from twinbus.pipeline.capture.manifest import MANIFEST_SUFFIX, Manifest, folder_path, sort_key
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.capture.folder import Folder
 
-READ_AT_ONCE: Final = 16
+MAX_CONCURRENT_READS: Final = 16
 """Manifests: small files, and often far away."""
 
 
-def find_place(folder: Folder, entity: str, namespace: str | None) -> str:
+def find_entity_folder(folder: Folder, entity: str, namespace: str | None) -> str:
     """The folder of a captured entity; PipelineError says what there is instead."""
-    names = [namespace] if namespace else [name for name in folder.names("") if not name.startswith(("_", "."))]
-    found = [name for name in names if folder.names(place_of(name, entity))]
+    names = [namespace] if namespace else [name for name in folder.list_names("") if not name.startswith(("_", "."))]
+    found = [name for name in names if folder.list_names(folder_path(name, entity))]
     if len(found) == 1:
-        return place_of(found[0], entity)
+        return folder_path(found[0], entity)
     if found:
         raise PipelineError(f"'{entity}' was captured from {', '.join(found)}: say which, by --namespace")
     raise PipelineError(f"nothing of '{entity}' is in {folder.uri}; it has {', '.join(names) or 'nothing'}")
@@ -41,7 +41,7 @@ def find_place(folder: Folder, entity: str, namespace: str | None) -> str:
 
 def find_files(
     folder: Folder,
-    place: str,
+    entity_folder: str,
     entity: str | None = None,
     *,
     since: dt.datetime | None = None,
@@ -52,22 +52,23 @@ def find_files(
     Below the folder of an entity are those of others too: dead letters, subscriptions, longer paths. With `entity`
     there are none of these.
     """
-    key = None if entity is None else key_of(entity)
-    with ThreadPoolExecutor(READ_AT_ONCE) as threads:
+    key = None if entity is None else canonical_key(entity)
+    with ThreadPoolExecutor(MAX_CONCURRENT_READS) as threads:
         read = threads.map(
-            lambda path: Manifest.decode(folder.uri_of(path), folder.read(path)), folder.walk(place, ENDING)
+            lambda path: Manifest.decode(folder.uri_of(path), folder.read(path)),
+            folder.walk(entity_folder, MANIFEST_SUFFIX),
         )
         wanted = [
             one
             for one in read
-            if (key is None or key_of(one.entity) == key)
-            and (since is None or one.last >= since)
-            and (until is None or one.first < until)
+            if (key is None or canonical_key(one.entity) == key)
+            and (since is None or one.last_enqueued >= since)
+            and (until is None or one.first_enqueued < until)
         ]
-    return sorted(wanted, key=lambda one: (one.fragment, *order_of(one)))
+    return sorted(wanted, key=lambda one: (one.fragment, *sort_key(one)))
 
 
-def rows_of(
+def read_rows(
     spark: SparkSession,
     folder: Folder,
     files: Sequence[Manifest],
@@ -79,10 +80,10 @@ def rows_of(
     """What is in the files, a partition for each fragment. PipelineError if `where` is no expression of Spark's."""
     from pyspark.errors import PySparkException  # noqa: PLC0415  # whoever only looks for files does without
 
-    from twinbus.pipeline.capture.reading import read_files  # noqa: PLC0415
+    from twinbus.pipeline.capture.reading import read_captured_files  # noqa: PLC0415
     from twinbus.pipeline.spark import first_line  # noqa: PLC0415
 
-    rows = read_files(spark, folder.uri, files, since, until)
+    rows = read_captured_files(spark, folder.uri, files, since, until)
     if where is None:
         return rows
     try:
@@ -91,13 +92,13 @@ def rows_of(
         raise PipelineError(f"the filter {where!r:.200} cannot be used: {first_line(error)}") from error
 
 
-def send(rows: DataFrame, options: Mapping[str, str]) -> None:
+def send_rows(rows: DataFrame, options: Mapping[str, str]) -> None:
     """Send them. PipelineError says what is in the way."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from twinbus.pipeline.spark import said_last  # noqa: PLC0415
+    from twinbus.pipeline.spark import failure_reason  # noqa: PLC0415
 
     try:
         rows.write.format("servicebus").options(**options).mode("append").save()
     except PySparkException as error:
-        raise PipelineError(said_last(error)) from error
+        raise PipelineError(failure_reason(error)) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client.connection_string import ConnectionString
-from twinbus.pipeline.capture.window import Limits
+from twinbus.pipeline.capture.window import WindowLimits
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source import read_options
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from twinbus.pipeline.source import SourceOptions
 
-WINDOW_S: Final = (60.0, 900.0)
-SIZE_MB: Final = (10, 500)
+WINDOW_RANGE_S: Final = (60.0, 900.0)
+SIZE_RANGE_MB: Final = (10, 500)
 MEGABYTE: Final = 1_000_000
-DEFAULT: Final = Limits(300.0, 300 * MEGABYTE)
+DEFAULT_LIMITS: Final = WindowLimits(300.0, 300 * MEGABYTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +30,15 @@ class CaptureSettings:
 
     connection_string: str = field(repr=False)
     entities: Sequence[str]
-    to: str
+    target_uri: str
     """Where files go: a folder, or an address of one."""
-    limits: Limits = DEFAULT
+    limits: WindowLimits = DEFAULT_LIMITS
     namespace: str | None = None
     """What paths begin with; None: what the host is called."""
     ca_file: str | None = None
-    completes: bool = False
+    completes_captured: bool = False
     """What was captured is completed: nobody else may receive meanwhile."""
-    allows_loss: bool = False
+    allows_data_loss: bool = False
     """Go on where messages were lost before they could be captured."""
     available_now: bool = False
     """End when all is captured that was there at the start."""
@@ -48,16 +48,16 @@ class CaptureSettings:
         where = ConnectionString.parse(self.connection_string)
         return self.namespace or where.namespace or f"{where.host}-{where.amqp_port}"
 
-    def source_of(self, path: str) -> SourceOptions:
+    def source_options(self, path: str) -> SourceOptions:
         """How one of the entities is read."""
         given = {"connectionString": self.connection_string, "entity": path, "caFile": self.ca_file or ""}
         return read_options(given)
 
 
-def check_limits(window_s: float, size_mb: int) -> Limits:
+def make_limits(window_s: float, size_mb: int) -> WindowLimits:
     """PipelineError where they are out of range."""
-    if not WINDOW_S[0] <= window_s <= WINDOW_S[1]:
-        raise PipelineError(f"a window of {window_s:g} s; it can be {WINDOW_S[0]:g} to {WINDOW_S[1]:g} s")
-    if not SIZE_MB[0] <= size_mb <= SIZE_MB[1]:
-        raise PipelineError(f"a size of {size_mb} MB; it can be {SIZE_MB[0]} to {SIZE_MB[1]} MB")
-    return Limits(window_s, size_mb * MEGABYTE)
+    if not WINDOW_RANGE_S[0] <= window_s <= WINDOW_RANGE_S[1]:
+        raise PipelineError(f"a window of {window_s:g} s; it can be {WINDOW_RANGE_S[0]:g} to {WINDOW_RANGE_S[1]:g} s")
+    if not SIZE_RANGE_MB[0] <= size_mb <= SIZE_RANGE_MB[1]:
+        raise PipelineError(f"a size of {size_mb} MB; it can be {SIZE_RANGE_MB[0]} to {SIZE_RANGE_MB[1]} MB")
+    return WindowLimits(window_s, size_mb * MEGABYTE)

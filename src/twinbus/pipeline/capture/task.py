@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.model.errors import CallerError, ServiceBusError
 from twinbus.pipeline.capture.folder import Folder
-from twinbus.pipeline.capture.manifest import DATA_ENDING
+from twinbus.pipeline.capture.manifest import DATA_SUFFIX
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -20,143 +20,149 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twinbus.pipeline.capture.window import Closing
+    from twinbus.pipeline.capture.window import DueWindow
     from twinbus.pipeline.source import SourceOptions
 
-GROUP_BYTES: Final = 16 * 1024 * 1024
+ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
 """Of one row group: what is in memory at a time, and what a reader of the file takes at once."""
-_PIECE: Final = 20
+_PIECES_PER_FILE: Final = 20
 """A file is at most this part larger than the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class CaptureTask:
     """What one task is to do."""
 
     entity: str
-    source: SourceOptions
+    source_options: SourceOptions
     entity_id: int
-    closing: Closing
-    uri: str
-    temporary: str
+    window: DueWindow
+    folder_uri: str
+    temporary_folder: str
     """The folder, below `uri`, for what is not whole yet."""
-    size_limit: int
+    max_file_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenFile:
     """A file that was written."""
 
-    temporary: str
-    to_number: int
+    temporary_path: str
+    to_sequence_number: int
     """It has all up to here that is not in the file before."""
-    count: int
-    first_number: int
-    last_number: int
-    first_us: int
-    last_us: int
+    message_count: int
+    first_sequence_number: int
+    last_sequence_number: int
+    first_enqueued_us: int
+    last_enqueued_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TaskReport:
     """What became of an order."""
 
     entity: str
     entity_id: int
     fragment: int
-    first: int
+    first_sequence_number: int
     """Where the window begins."""
-    files: tuple[Written, ...] = ()
-    up_to: int = -1
+    files: tuple[WrittenFile, ...] = ()
+    captured_up_to: int = -1
     """All numbers up to this one are in the files, or are not there at all."""
-    numbers: int = 0
-    size: int = 0
+    number_count: int = 0
+    message_bytes: int = 0
     """How many numbers were looked at, and how many bytes of messages they were."""
     failure: str | None = None
     """Why it was given up."""
-    is_lasting: bool = False
+    is_permanent: bool = False
     """The same order would fail again."""
 
 
-def capture_window(order: Order) -> Report:
+def capture_window(task: CaptureTask) -> TaskReport:
     """Do it, in an executor. What can be said is reported; an exception is Spark's, which runs the task again."""
     try:
-        return _capture(order)
+        return _write_window(task)
     except (PipelineError, ServiceBusError, OSError) as error:
-        return failed(order, str(error), is_lasting=isinstance(error, PipelineError | CallerError))
+        return failure_report(task, str(error), is_permanent=isinstance(error, PipelineError | CallerError))
 
 
-def failed(order: Order, reason: str, *, is_lasting: bool = False) -> Report:
+def failure_report(task: CaptureTask, reason: str, *, is_permanent: bool = False) -> TaskReport:
     """It was given up."""
-    return Report(
-        entity=order.entity,
-        entity_id=order.entity_id,
-        fragment=order.closing.fragment,
-        first=order.closing.first,
+    return TaskReport(
+        entity=task.entity,
+        entity_id=task.entity_id,
+        fragment=task.window.fragment,
+        first_sequence_number=task.window.first_sequence_number,
         failure=reason,
-        is_lasting=is_lasting,
+        is_permanent=is_permanent,
     )
 
 
-def _capture(order: Order) -> Report:
+def _write_window(task: CaptureTask) -> TaskReport:
     from twinbus.pipeline.source import read_range  # noqa: PLC0415  # brings the client: the driver's part does without
 
-    closing = order.closing
-    batches = read_range(order.source, closing.fragment, closing.first, closing.last, entity_id=order.entity_id)
-    folder, done, size = Folder(order.uri), [], 0
-    file = _File(folder, order.temporary)
+    closing = task.window
+    batches = read_range(
+        task.source_options,
+        closing.fragment,
+        closing.first_sequence_number,
+        closing.last_sequence_number,
+        entity_id=task.entity_id,
+    )
+    folder, done, size = Folder(task.folder_uri), [], 0
+    file = _ParquetFile(folder, task.temporary_folder)
     try:
-        for piece in _pieces(batches, order.size_limit // _PIECE):
+        for piece in _split_batches(batches, task.max_file_bytes // _PIECES_PER_FILE):
             file.add(piece)
             size += piece.nbytes
-            if file.size >= order.size_limit:
-                done.append(file.finish(file.last_number))
-                file = _File(folder, order.temporary)
-        if file.count and not closing.only_full:
-            done.append(file.finish(closing.last))
+            if file.message_bytes >= task.max_file_bytes:
+                done.append(file.finish(file.last_sequence_number))
+                file = _ParquetFile(folder, task.temporary_folder)
+        if file.message_count and not closing.only_full_files:
+            done.append(file.finish(closing.last_sequence_number))
     finally:
         file.discard()
-    up_to = done[-1].to_number if closing.only_full and done else closing.last
-    return Report(
-        entity=order.entity,
-        entity_id=order.entity_id,
+    up_to = done[-1].to_sequence_number if closing.only_full_files and done else closing.last_sequence_number
+    return TaskReport(
+        entity=task.entity,
+        entity_id=task.entity_id,
         fragment=closing.fragment,
-        first=closing.first,
+        first_sequence_number=closing.first_sequence_number,
         files=tuple(done),
-        up_to=-1 if closing.only_full and not done else up_to,
-        numbers=closing.last - closing.first + 1,
-        size=size,
+        captured_up_to=-1 if closing.only_full_files and not done else up_to,
+        number_count=closing.last_sequence_number - closing.first_sequence_number + 1,
+        message_bytes=size,
     )
 
 
-def _pieces(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+def _split_batches(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """The same rows, in batches of so many bytes at most, or of one row."""
     for batch in batches:
         if not batch.num_rows:
             continue
-        rows = max(1, batch.num_rows * most_bytes // max(1, batch.nbytes))
+        rows = max(1, batch.num_rows * max_bytes // max(1, batch.nbytes))
         for first in range(0, batch.num_rows, rows):
             yield batch.slice(first, rows)
 
 
-class _File:
+class _ParquetFile:
     """One Parquet file, from its first row to its last."""
 
-    def __init__(self, folder: Folder, temporary: str) -> None:
+    def __init__(self, folder: Folder, temporary_folder: str) -> None:
         """Nothing is made before there is a row."""
         self._folder = folder
-        self._path = f"{temporary}/{uuid.uuid4().hex}{DATA_ENDING}"
+        self._path = f"{temporary_folder}/{uuid.uuid4().hex}{DATA_SUFFIX}"
         self._stream: pa.NativeFile | None = None
         self._writer: object = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-        self.size = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self.message_bytes = 0
         """Bytes of messages, before they are compressed."""
-        self.count = 0
-        self.first_number = -1
-        self.last_number = -1
-        self._first_us: int | None = None
-        self._last_us: int | None = None
+        self.message_count = 0
+        self.first_sequence_number = -1
+        self.last_sequence_number = -1
+        self._first_enqueued_us: int | None = None
+        self._last_enqueued_us: int | None = None
         self._is_finished = False
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -164,46 +170,48 @@ class _File:
         import pyarrow.compute as pc  # noqa: PLC0415
 
         numbers, moments = rows.column("sequenceNumber"), pc.min_max(rows.column("enqueuedTime"))
-        if self.count == 0:
-            self.first_number = numbers[0].as_py()
-        self.last_number = numbers[-1].as_py()
-        self.count += rows.num_rows
-        self.size += rows.nbytes
+        if self.message_count == 0:
+            self.first_sequence_number = numbers[0].as_py()
+        self.last_sequence_number = numbers[-1].as_py()
+        self.message_count += rows.num_rows
+        self.message_bytes += rows.nbytes
         earliest, latest = moments["min"].value, moments["max"].value
         if earliest is not None:
-            self._first_us = earliest if self._first_us is None else min(earliest, self._first_us)
-            self._last_us = latest if self._last_us is None else max(latest, self._last_us)
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= GROUP_BYTES:
-            self._write()
+            self._first_enqueued_us = (
+                earliest if self._first_enqueued_us is None else min(earliest, self._first_enqueued_us)
+            )
+            self._last_enqueued_us = latest if self._last_enqueued_us is None else max(latest, self._last_enqueued_us)
+        self._pending.append(rows)
+        self._pending_bytes += rows.nbytes
+        if self._pending_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
 
-    def _write(self) -> None:
+    def _write_row_group(self) -> None:
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         if self._writer is None:
             self._stream = self._folder.open_output(self._path)
-            self._writer = pq.ParquetWriter(self._stream, self._waiting[0].schema, compression="zstd")
-        table = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+            self._writer = pq.ParquetWriter(self._stream, self._pending[0].schema, compression="zstd")
+        table = pa.Table.from_batches(self._pending)
+        self._pending, self._pending_bytes = [], 0
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))  # type: ignore[attr-defined]
 
-    def finish(self, to_number: int) -> Written:
+    def finish(self, to_sequence_number: int) -> WrittenFile:
         """It is whole, and covers all up to a number."""
-        if self._waiting:
-            self._write()
+        if self._pending:
+            self._write_row_group()
         self._close()
-        self._folder.keep(self._path)
+        self._folder.sync(self._path)
         self._is_finished = True
-        return Written(
-            temporary=self._path,
-            to_number=to_number,
-            count=self.count,
-            first_number=self.first_number,
-            last_number=self.last_number,
-            first_us=self._first_us or 0,
-            last_us=self._last_us or 0,
+        return WrittenFile(
+            temporary_path=self._path,
+            to_sequence_number=to_sequence_number,
+            message_count=self.message_count,
+            first_sequence_number=self.first_sequence_number,
+            last_sequence_number=self.last_sequence_number,
+            first_enqueued_us=self._first_enqueued_us or 0,
+            last_enqueued_us=self._last_enqueued_us or 0,
         )
 
     def _close(self) -> None:

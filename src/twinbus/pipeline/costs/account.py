@@ -17,12 +17,12 @@ from pyspark import StorageLevel
 from pyspark.sql import functions
 
 from twinbus.model.callbacks import ignore
-from twinbus.pipeline.costs.bill import Month
-from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage
-from twinbus.pipeline.costs.clients import read_clients
-from twinbus.pipeline.costs.joining import parked_shares, unseen_pings, with_parked
-from twinbus.pipeline.costs.kinds import by_kind, one_pass, sums
-from twinbus.pipeline.costs.pulse import Pulse, read_pulse
+from twinbus.pipeline.costs.bill import MonthlyUsage
+from twinbus.pipeline.costs.charges import NO_CHARGES, Charges, Model, Stage
+from twinbus.pipeline.costs.clients import read_client_events
+from twinbus.pipeline.costs.joining import add_parked_share, compute_parked_shares, unreceived_pings
+from twinbus.pipeline.costs.kinds import split_by_kind, sum_by_period, sum_usage
+from twinbus.pipeline.costs.pulse import ServerActivity, read_server_activity
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from twinbus.pipeline.costs.bill import Terms
-    from twinbus.pipeline.costs.clients import Clients
+    from twinbus.pipeline.costs.bill import BillingTerms
+    from twinbus.pipeline.costs.clients import ClientEvents
     from twinbus.pipeline.costs.tariff import Tariff
 
-_RATE: Final = "decimal(19,18)"
+_RATE_TYPE: Final = "decimal(19,18)"
 """Times a number of 18 digits that is as much as Spark counts exactly: all of a month is off by less than a cent."""
 _RATE_STEP: Final = Decimal(1).scaleb(-18)
 
 
-class Day(NamedTuple):
+class DailyCharges(NamedTuple):
     """What came of one kind of operation in a day."""
 
     day: dt.date
@@ -55,86 +55,88 @@ class Day(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class BillingAccount:
     """All of it."""
 
-    terms: Terms
+    terms: BillingTerms
     rows: DataFrame
     """period, month, namespace, entity, root, client, is_backlog, is_subqueue, kind, stage, source; document,
     operation, messages, bytes, egress_bytes; parked (0 to 1: how much of it is due to parked messages); document_cost,
     operation_cost."""
-    days: tuple[Day, ...]
-    months: tuple[Month, ...]
-    pulse: Pulse
-    clients: Clients | None
-    parked_by: str
+    days: tuple[DailyCharges, ...]
+    months: tuple[MonthlyUsage, ...]
+    server_activity: ServerActivity
+    client_events: ClientEvents | None
+    parked_source: str
     """Where it is known from which messages were parked: moved back, parked, or backlog."""
 
-    def month(self, begins: dt.date) -> Month:
+    def month(self, first_day: dt.date) -> MonthlyUsage:
         """The one that begins so."""
-        return next((month for month in self.months if month.begins == begins), Month(begins=begins))
+        return next((month for month in self.months if month.first_day == first_day), MonthlyUsage(first_day=first_day))
 
 
-def open_account(
+def read_billing_account(
     usage: DataFrame,
-    terms: Terms,
+    terms: BillingTerms,
     *,
     journals: Sequence[str | Path] = (),
-    tell: Callable[[str], None] = ignore,
-) -> Account:
+    on_progress: Callable[[str], None] = ignore,
+) -> BillingAccount:
     """Read and join it all. PipelineError where nothing was counted. `tell` is called with what is done next."""
-    tell("adding up what servers counted")
-    passed = one_pass(usage, terms.period).persist(StorageLevel.DISK_ONLY)
+    on_progress("adding up what servers counted")
+    passed = sum_usage(usage, terms.period).persist(StorageLevel.DISK_ONLY)
     namespaces = [row.namespace for row in passed.select("namespace").distinct().collect()]
     if not namespaces:
         raise PipelineError("nothing was counted in that time")
     clients = None
     if journals:
-        tell("reading the clients' journals")
-        clients = read_clients(usage.sparkSession, journals, namespaces, since=terms.since, until=terms.until)
-    tell("joining both")
-    summed = sums(passed, terms.period).persist(StorageLevel.DISK_ONLY)
-    parked_by, rows = _joined(by_kind(summed, bills_failed=terms.bills_failed), clients, terms)
-    rows = rows.withColumn("egress_bytes", _egress(terms)).persist(StorageLevel.DISK_ONLY)
-    days = _days(rows)
-    tell("looking for connections and missing minutes")
-    pulse = read_pulse(passed, dt.datetime.now(dt.UTC))
-    months = _months(days, pulse)
-    return Account(
+        on_progress("reading the clients' journals")
+        clients = read_client_events(usage.sparkSession, journals, namespaces, since=terms.since, until=terms.until)
+    on_progress("joining both")
+    summed = sum_by_period(passed, terms.period).persist(StorageLevel.DISK_ONLY)
+    parked_by, rows = _with_parked_share(split_by_kind(summed, bills_failed=terms.bills_failed), clients, terms)
+    rows = rows.withColumn("egress_bytes", _egress_column(terms)).persist(StorageLevel.DISK_ONLY)
+    days = _daily_charges(rows)
+    on_progress("looking for connections and missing minutes")
+    pulse = read_server_activity(passed, dt.datetime.now(dt.UTC))
+    months = _monthly_usage(days, pulse)
+    return BillingAccount(
         terms=terms,
-        rows=_priced(rows, months, terms.tariff),
+        rows=_with_costs(rows, months, terms.tariff),
         days=days,
         months=months,
-        pulse=pulse,
-        clients=clients,
-        parked_by=parked_by,
+        server_activity=pulse,
+        client_events=clients,
+        parked_source=parked_by,
     )
 
 
-def _joined(rows: DataFrame, clients: Clients | None, terms: Terms) -> tuple[str, DataFrame]:
+def _with_parked_share(
+    rows: DataFrame, client_events: ClientEvents | None, terms: BillingTerms
+) -> tuple[str, DataFrame]:
     """Rows with their source, pings that no server counted, and `parked`."""
     rows = rows.withColumn("source", functions.lit("servers"))
     shares = None
-    if clients is not None:
-        if terms.bills_failed and clients.totals.get("pinged"):
-            rows = rows.unionByName(unseen_pings(rows, clients, terms.period))
-        shares = parked_shares(rows, clients)
-    return "backlog" if shares is None else shares.known_by, with_parked(rows, shares)
+    if client_events is not None:
+        if terms.bills_failed and client_events.totals.get("pinged"):
+            rows = rows.unionByName(unreceived_pings(rows, client_events, terms.period))
+        shares = compute_parked_shares(rows, client_events)
+    return "backlog" if shares is None else shares.source_outcome, add_parked_share(rows, shares)
 
 
-def _egress(terms: Terms) -> Column:
-    share = int(terms.egress * 10_000)
+def _egress_column(terms: BillingTerms) -> Column:
+    share = int(terms.egress_percent * 10_000)
     return functions.expr(f"IF(kind = 'receive', IF(is_backlog, bytes, bytes * {share}L div 1000000), 0L)")
 
 
-def _days(rows: DataFrame) -> tuple[Day, ...]:
+def _daily_charges(rows: DataFrame) -> tuple[DailyCharges, ...]:
     """The one look at all rows."""
     found = rows.groupBy(functions.to_date("period").alias("day"), "stage", "kind", "source").agg(
         *(functions.sum(name).alias(name) for name in ("document", "operation", "messages", "egress_bytes")),
         *(functions.expr(f"sum({name} * parked) AS parked_{name}") for name in ("document", "operation", "messages")),
     )
     days = [
-        Day(
+        DailyCharges(
             row.day,
             Stage(row.stage),
             row.kind,
@@ -149,27 +151,28 @@ def _days(rows: DataFrame) -> tuple[Day, ...]:
     return tuple(sorted(days, key=lambda day: (day.day, day.stage.value, day.kind, day.source)))
 
 
-def _months(days: tuple[Day, ...], pulse: Pulse) -> tuple[Month, ...]:
+def _monthly_usage(days: tuple[DailyCharges, ...], server_activity: ServerActivity) -> tuple[MonthlyUsage, ...]:
     charges: dict[dt.date, Charges] = {}
     egress: dict[dt.date, int] = {}
     for day in days:
         begins = day.day.replace(day=1)
-        charges[begins] = charges.get(begins, NONE) + day.charges
+        charges[begins] = charges.get(begins, NO_CHARGES) + day.charges
         egress[begins] = egress.get(begins, 0) + day.egress_bytes
     return tuple(
-        Month(
-            begins=begins,
-            charges=charges.get(begins, NONE),
-            hourly_peaks=pulse.hourly_peaks.get(begins, 0),
+        MonthlyUsage(
+            first_day=begins,
+            charges=charges.get(begins, NO_CHARGES),
+            hourly_connection_peaks=server_activity.hourly_connection_peaks.get(begins, 0),
             egress_bytes=egress.get(begins, 0),
         )
-        for begins in sorted({*charges, *pulse.hourly_peaks})
+        for begins in sorted({*charges, *server_activity.hourly_connection_peaks})
     )
 
 
-def _priced(rows: DataFrame, months: tuple[Month, ...], tariff: Tariff) -> DataFrame:
+def _with_costs(rows: DataFrame, months: tuple[MonthlyUsage, ...], tariff: Tariff) -> DataFrame:
     values = ", ".join(
-        f"(TIMESTAMP'{month.begins}', {_rate(month, tariff, Model.DOCUMENT)}, {_rate(month, tariff, Model.OPERATION)})"
+        f"(TIMESTAMP'{month.first_day}', {_rate_literal(month, tariff, Model.DOCUMENT)}, "
+        f"{_rate_literal(month, tariff, Model.OPERATION)})"
         for month in months
     )
     rates = rows.sparkSession.sql(f"SELECT * FROM VALUES {values} AS rates (month, document_rate, operation_rate)")  # noqa: S608  # dates and numbers
@@ -180,5 +183,5 @@ def _priced(rows: DataFrame, months: tuple[Month, ...], tariff: Tariff) -> DataF
     )
 
 
-def _rate(month: Month, tariff: Tariff, model: Model) -> str:
-    return f"CAST('{month.rate(tariff, model).quantize(_RATE_STEP):f}' AS {_RATE})"
+def _rate_literal(month: MonthlyUsage, tariff: Tariff, model: Model) -> str:
+    return f"CAST('{month.rate(tariff, model).quantize(_RATE_STEP):f}' AS {_RATE_TYPE})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Final
 
-from twinbus.pipeline.costs.charges import NONE, Charges, Model
+from twinbus.pipeline.costs.charges import NO_CHARGES, Charges, Model
 from twinbus.pipeline.costs.kinds import Period
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # --- terms ------------------------------------------------------------------------------------------------------------
 
-SETTINGS: Final = {
+SPARK_SETTINGS: Final = {
     "spark.driver.memory": "2g",
     # What is left after the first sum is small: more partitions would cost more than they carry.
     "spark.sql.shuffle.partitions": "8",
@@ -32,13 +32,13 @@ SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class BillingTerms:
     """What a bill is made by."""
 
     tariff: Tariff
     model: Model = Model.OPERATION
     bills_failed: bool = True
-    egress: Decimal = Decimal(0)
+    egress_percent: Decimal = Decimal(0)
     """Per cent of what applications receive that leaves the region. What a syphon receives always does."""
     period: Period = Period.DAY
     since: dt.datetime | None = None
@@ -49,7 +49,7 @@ class Terms:
 
 MILLION: Final = 1_000_000
 ZERO: Final = Decimal(0)
-_EXACT: Final = Context(prec=60)
+_EXACT_CONTEXT: Final = Context(prec=60)
 _CENT: Final = Decimal("0.01")
 
 
@@ -64,16 +64,16 @@ def operations_cost(tariff: Tariff, operations: int) -> Decimal:
     return cost
 
 
-def connections_cost(tariff: Tariff, hourly_peaks: int) -> Decimal:
+def connections_cost(tariff: Tariff, hourly_connection_peaks: int) -> Decimal:
     """Of a calendar month under Standard: `hourly_peaks` is the sum of the highest number of each hour."""
     included = tariff.included_connections * tariff.hours_per_month
-    beyond = max(0, hourly_peaks - included)
-    return _EXACT.divide(beyond * tariff.per_connection_and_month, Decimal(tariff.hours_per_month))
+    beyond = max(0, hourly_connection_peaks - included)
+    return _EXACT_CONTEXT.divide(beyond * tariff.per_connection_and_month, Decimal(tariff.hours_per_month))
 
 
 def egress_cost(tariff: Tariff, size_bytes: int) -> Decimal:
     """Of bytes that leave a region (C11)."""
-    return _EXACT.divide(size_bytes * tariff.egress_per_gb, Decimal(tariff.bytes_per_gb))
+    return _EXACT_CONTEXT.divide(size_bytes * tariff.egress_per_gb, Decimal(tariff.bytes_per_gb))
 
 
 def premium_cost(tariff: Tariff, units: int, months: int = 1) -> Decimal:
@@ -86,19 +86,19 @@ def basic_cost(tariff: Tariff, operations: int) -> Decimal:
     return operations * tariff.basic_per_million / MILLION
 
 
-def rate_of(cost: Decimal, quantity: int) -> Decimal:
+def average_rate(cost: Decimal, quantity: int) -> Decimal:
     """What one of a quantity costs on average; nothing where there is none."""
-    return _EXACT.divide(cost, Decimal(quantity)) if quantity else ZERO
+    return _EXACT_CONTEXT.divide(cost, Decimal(quantity)) if quantity else ZERO
 
 
-def to_the_cent(amount: Decimal) -> Decimal:
+def round_to_cent(amount: Decimal) -> Decimal:
     """As on a bill."""
     return amount.quantize(_CENT, ROUND_HALF_UP)
 
 
 def money(amount: Decimal, currency: str = "USD") -> str:
     """For people: $1,369.60, or 1,369.60 EUR."""
-    rounded = to_the_cent(amount)
+    rounded = round_to_cent(amount)
     if rounded == 0:
         rounded = abs(rounded)  # no minus before nothing
     sign = "-" if rounded < 0 else ""
@@ -124,23 +124,23 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Month:
+class MonthlyUsage:
     """What was used in it."""
 
-    begins: dt.date
-    charges: Charges = NONE
-    hourly_peaks: int = 0
+    first_day: dt.date
+    charges: Charges = NO_CHARGES
+    hourly_connection_peaks: int = 0
     egress_bytes: int = 0
 
     @property
-    def ends(self) -> dt.date:
+    def end_day(self) -> dt.date:
         """The first day of the next."""
-        return (self.begins + dt.timedelta(days=32)).replace(day=1)
+        return (self.first_day + dt.timedelta(days=32)).replace(day=1)
 
     def bill(self, tariff: Tariff, model: Model) -> Bill:
         """What that costs."""
         return Bill(
-            operations=operations_cost(tariff, self.charges.by(model)),
+            operations=operations_cost(tariff, self.charges.for_model(model)),
             base=tariff.base_per_month,
             connections=self.connections_cost(tariff),
             egress=egress_cost(tariff, self.egress_bytes),
@@ -148,14 +148,14 @@ class Month:
 
     def connections_cost(self, tariff: Tariff) -> Decimal:
         """The same in both models."""
-        return connections_cost(tariff, self.hourly_peaks)
+        return connections_cost(tariff, self.hourly_connection_peaks)
 
     def rate(self, tariff: Tariff, model: Model) -> Decimal:
         """Of one operation."""
-        return rate_of(operations_cost(tariff, self.charges.by(model)), self.charges.by(model))
+        return average_rate(operations_cost(tariff, self.charges.for_model(model)), self.charges.for_model(model))
 
-    def saved_without(self, tariff: Tariff, model: Model, charges: Charges) -> Decimal:
+    def savings_without(self, tariff: Tariff, model: Model, charges: Charges) -> Decimal:
         """By how much the bill would be lower if these had not been."""
-        all_of_it = self.charges.by(model)
-        rest = max(0, all_of_it - charges.by(model))
+        all_of_it = self.charges.for_model(model)
+        rest = max(0, all_of_it - charges.for_model(model))
         return operations_cost(tariff, all_of_it) - operations_cost(tariff, rest)

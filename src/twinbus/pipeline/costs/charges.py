@@ -42,7 +42,7 @@ class Stage(Enum):
 
 RETURNED_BYTES = 94
 """A message that is back says when it was parked, and for how long."""
-THE_FOUR = (
+PARKED_STAGES = (
     Stage.SEND_TO_BACKLOG,
     Stage.RECEIVE_FROM_BACKLOG,
     Stage.SEND_TO_PRIMARY,
@@ -66,38 +66,38 @@ class Charges:
     def __mul__(self, times: int) -> Charges:
         return Charges(self.document * times, self.operation * times)
 
-    def by(self, model: Model) -> int:
+    def for_model(self, model: Model) -> int:
         """In one of them."""
         return self.operation if model is Model.OPERATION else self.document
 
 
-NONE = Charges()
+NO_CHARGES = Charges()
 
 
-def total(charges: Mapping[Stage, Charges]) -> Charges:
+def sum_charges(charges: Mapping[Stage, Charges]) -> Charges:
     """Of all stages."""
-    return sum(charges.values(), NONE)
+    return sum(charges.values(), NO_CHARGES)
 
 
-def send(size_bytes: int) -> Charges:
+def send_charges(size_bytes: int) -> Charges:
     """One message."""
     units = units_of(size_bytes)
     return Charges(units, units)
 
 
-def receive(size_bytes: int, *, is_peek_lock: bool = True) -> Charges:
+def receive_charges(size_bytes: int, *, is_peek_lock: bool = True) -> Charges:
     """One message; with peek-lock it has to be completed, which is an operation (C03)."""
     units = units_of(size_bytes)
     return Charges(units, units + is_peek_lock)
 
 
-def not_parked(size_bytes: int, *, subscriptions: int | None = None, is_peek_lock: bool = True) -> Charges:
+def direct_message_charges(size_bytes: int, *, subscriptions: int | None = None, is_peek_lock: bool = True) -> Charges:
     """One message to a queue, or to a topic with so many subscriptions that want it."""
     receives = 1 if subscriptions is None else subscriptions
-    return send(size_bytes) + receive(size_bytes, is_peek_lock=is_peek_lock) * receives
+    return send_charges(size_bytes) + receive_charges(size_bytes, is_peek_lock=is_peek_lock) * receives
 
 
-def parked(
+def parked_message_charges(
     size_bytes: int,
     *,
     parking_bytes: int = 0,
@@ -112,30 +112,30 @@ def parked(
     """
     receives = 1 if subscriptions is None else subscriptions
     return {
-        Stage.SEND_TO_BACKLOG: send(size_bytes + parking_bytes),
-        Stage.RECEIVE_FROM_BACKLOG: receive(size_bytes + parking_bytes),
-        Stage.SEND_TO_PRIMARY: send(size_bytes + returned_bytes),
-        Stage.RECEIVE_FROM_PRIMARY: receive(size_bytes + returned_bytes, is_peek_lock=is_peek_lock) * receives,
+        Stage.SEND_TO_BACKLOG: send_charges(size_bytes + parking_bytes),
+        Stage.RECEIVE_FROM_BACKLOG: receive_charges(size_bytes + parking_bytes),
+        Stage.SEND_TO_PRIMARY: send_charges(size_bytes + returned_bytes),
+        Stage.RECEIVE_FROM_PRIMARY: receive_charges(size_bytes + returned_bytes, is_peek_lock=is_peek_lock) * receives,
     }
 
 
-def idle_syphon(queues: int, hosts: int, poll_minutes: int, days: int) -> Charges:
+def idle_syphon_charges(queues: int, hosts: int, poll_minutes: int, days: int) -> Charges:
     """Receives that find nothing (C05)."""
     polls = queues * hosts * (days * 1_440 // poll_minutes)
     return Charges(polls, polls)
 
 
-def pings(outage_seconds: int, interval_seconds: int, *, entities: int, clients: int, factories: int) -> Charges:
+def ping_charges(outage_seconds: int, interval_seconds: int, *, entities: int, clients: int, factories: int) -> Charges:
     """Of one outage, all of which fail (C06)."""
     count = outage_seconds // interval_seconds * entities * clients * factories
     return Charges(count, count)
 
 
-def syphon_starts(queues: int, hosts: int, starts: int) -> Charges:
+def syphon_start_charges(queues: int, hosts: int, starts: int) -> Charges:
     """Peeks for deferred messages: a pump looks for them before it receives, at each of its starts."""
     return Charges(0, queues * hosts * starts)
 
 
-def pairing_start(processes: int, missing_queues: int) -> Charges:
+def pairing_start_charges(processes: int, missing_queues: int) -> Charges:
     """Each process lists the backlog queues once; each missing one is created once (C08). No message is in it."""
     return Charges(0, processes + missing_queues)

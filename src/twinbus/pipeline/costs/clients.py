@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import StorageLevel
 from pyspark.sql import Window, functions
 
-from twinbus.pipeline.journals import journals
+from twinbus.pipeline.journals import read_journals
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_DOWN: Final = ("failed over", "unreachable")
-_UP: Final = "restored"
-_COUNTED: Final = ("sent", "parked", "moved back", "pinged")
-_LOST: Final = "rows lost"
-_ADDRESSES: Final = 10_000
+_DOWN_OUTCOMES: Final = ("failed over", "unreachable")
+_UP_OUTCOME: Final = "restored"
+_COUNTED_OUTCOMES: Final = ("sent", "parked", "moved back", "pinged")
+_LOST_OUTCOME: Final = "rows lost"
+_MAX_ADDRESSES: Final = 10_000
 """Namespaces in one set of journals."""
-_OF: Final = ("address", "client", "entity")
-_PRIMARY: Final = "lower(substring_index(backlog_queue, '/', 1))"
+_CLIENT_KEY: Final = ("address", "client", "entity")
+_PRIMARY_EXPRESSION: Final = "lower(substring_index(backlog_queue, '/', 1))"
 
 
 @dataclass(frozen=True, slots=True)
-class Clients:
+class ClientEvents:
     """What the journals say. Each DataFrame has a column `namespace`, by the name that servers count under."""
 
     counted: DataFrame
@@ -44,71 +44,73 @@ class Clients:
     """Messages, by outcome."""
 
     @property
-    def lost(self) -> int:
+    def lost_rows(self) -> int:
         """Rows that clients could not write: their disk was slower than they were."""
-        return self.totals.get(_LOST, 0)
+        return self.totals.get(_LOST_OUTCOME, 0)
 
 
-def read_clients(
+def read_client_events(
     spark: SparkSession,
     folders: Sequence[str | Path],
     namespaces: Collection[str],
     *,
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
-) -> Clients:
+) -> ClientEvents:
     """Of the folders that clients were given as `journal_dir`. PipelineError where there is none."""
-    found = journals(spark, *folders)
+    found = read_journals(spark, *folders)
     if since is not None:
         found = found.where(found.time >= since)
     if until is not None:
         found = found.where(found.time < until)
-    rows = _rows(found).persist(StorageLevel.DISK_ONLY)
-    found_totals = rows.groupBy("address", "primary", "outcome").sum("messages").limit(_ADDRESSES).collect()
+    rows = _events_by_minute(found).persist(StorageLevel.DISK_ONLY)
+    found_totals = rows.groupBy("address", "primary", "outcome").sum("messages").limit(_MAX_ADDRESSES).collect()
     totals: Counter[str] = Counter()
     for row in found_totals:
         totals[row.outcome] += row["sum(messages)"]
-    rows = _named(rows, [(row.address, row.primary) for row in found_totals], namespaces)
-    counted = rows.where(functions.col("outcome").isin(*_COUNTED)).selectExpr(
+    rows = _with_namespace(rows, [(row.address, row.primary) for row in found_totals], namespaces)
+    counted = rows.where(functions.col("outcome").isin(*_COUNTED_OUTCOMES)).selectExpr(
         "time AS minute", "namespace", "entity", "client", "outcome", "has_failed", "messages"
     )
-    return Clients(counted, _outages(rows), dict(totals))
+    return ClientEvents(counted, _outages_by_client(rows), dict(totals))
 
 
-def _rows(found: DataFrame) -> DataFrame:
+def _events_by_minute(journal_rows: DataFrame) -> DataFrame:
     """A row for each change of state; for all else, one for each minute."""
-    wanted = (*_DOWN, _UP, *_COUNTED, _LOST)
+    wanted = (*_DOWN_OUTCOMES, _UP_OUTCOME, *_COUNTED_OUTCOMES, _LOST_OUTCOME)
     return (
-        found.where(functions.col("outcome").isin(*wanted))
+        journal_rows.where(functions.col("outcome").isin(*wanted))
         .selectExpr(
-            f"IF(outcome IN {(*_DOWN, _UP)}, time, date_trunc('MINUTE', time)) AS time",
+            f"IF(outcome IN {(*_DOWN_OUTCOMES, _UP_OUTCOME)}, time, date_trunc('MINUTE', time)) AS time",
             "time AS at",
             "coalesce(lower(namespace), '') AS address",
             "coalesce(client_id, '') AS client",
             "coalesce(entity, '') AS entity",
-            f"{_PRIMARY} AS primary",
+            f"{_PRIMARY_EXPRESSION} AS primary",
             "outcome",
             "outcome = 'pinged' AND reason IS NOT NULL AS has_failed",
             "count AS messages",
         )
-        .groupBy("time", *_OF, "primary", "outcome", "has_failed")
+        .groupBy("time", *_CLIENT_KEY, "primary", "outcome", "has_failed")
         .agg(functions.sum("messages").alias("messages"), functions.max("at").alias("seen"))
     )
 
 
-def _named(rows: DataFrame, found: list[tuple[str, str | None]], namespaces: Collection[str]) -> DataFrame:
+def _with_namespace(rows: DataFrame, addresses: list[tuple[str, str | None]], namespaces: Collection[str]) -> DataFrame:
     """The path of a backlog queue begins with the primary's name; addresses that never parked are guessed."""
-    known = {address: primary for address, primary in found if primary is not None}
+    known = {address: primary for address, primary in addresses if primary is not None}
     named = {name.lower(): name for name in namespaces}
     primaries = set(known.values()) & set(named)
-    names = {address: known.get(address) or _guess(address, set(named), primaries) for address, _ in found}
+    names = {
+        address: known.get(address) or _guess_namespace(address, set(named), primaries) for address, _ in addresses
+    }
     if not names:
         return rows.withColumn("namespace", functions.lit(""))
     pairs = [functions.lit(text) for address, name in names.items() for text in (address, named.get(name, name))]
     return rows.withColumn("namespace", functions.create_map(*pairs)[functions.col("address")])
 
 
-def _guess(address: str, namespaces: set[str], primaries: set[str]) -> str:
+def _guess_namespace(address: str, namespaces: set[str], primaries: set[str]) -> str:
     label = address.partition(".")[0].partition(":")[0]
     if label in namespaces:
         return label
@@ -117,15 +119,15 @@ def _guess(address: str, namespaces: set[str], primaries: set[str]) -> str:
     return next(iter(namespaces)) if len(namespaces) == 1 else address
 
 
-def _outages(rows: DataFrame) -> DataFrame:
+def _outages_by_client(rows: DataFrame) -> DataFrame:
     """From the first word that an entity is down to the next that it is not, for each client."""
-    who = Window.partitionBy("namespace", *_OF)
+    who = Window.partitionBy("namespace", *_CLIENT_KEY)
     in_order = who.orderBy("time")
     last_seen = Window.partitionBy("address", "client")
     states = (
         rows.withColumn("seen", functions.max("seen").over(last_seen))
-        .where(functions.col("outcome").isin(*_DOWN, _UP))
-        .withColumn("is_down", functions.col("outcome") != _UP)
+        .where(functions.col("outcome").isin(*_DOWN_OUTCOMES, _UP_OUTCOME))
+        .withColumn("is_down", functions.col("outcome") != _UP_OUTCOME)
     )
     before = functions.lag("is_down").over(in_order)
     changes = states.withColumn("was_down", functions.coalesce(before, functions.expr("false")))
@@ -133,7 +135,7 @@ def _outages(rows: DataFrame) -> DataFrame:
     return changes.where("is_down").selectExpr("namespace", "entity", "client", "time AS since", "until", "seen")
 
 
-def merged(outages: DataFrame) -> DataFrame:
+def merge_outages(outages: DataFrame) -> DataFrame:
     """As an operator counts them: what several clients saw of an entity at a time is one outage.
 
     namespace, entity, since, until, clients, is_over.

@@ -22,18 +22,18 @@ class Table:
     has_total: bool = False
     """The last row is the sum of the others."""
 
-    def is_number(self, column: int) -> bool:
+    def is_numeric(self, column: int) -> bool:
         """It stands at the right."""
         return self.columns[column].startswith(">")
 
     @property
-    def heads(self) -> list[str]:
+    def headers(self) -> list[str]:
         """What is written above the columns."""
         return [name.removeprefix(">") for name in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class BarChart:
     """A chart: one bar for each thing."""
 
     title: str
@@ -42,12 +42,12 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackedChart:
     """A chart over time: parts on top of each other."""
 
     title: str
     unit: str
-    places: Sequence[str]
+    labels: Sequence[str]
     """Along the time."""
     series: Sequence[tuple[str, Sequence[float]]]
     """What it is, and its part at each place."""
@@ -60,7 +60,7 @@ class Section:
     title: str
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    charts: Sequence[Bars | Stack] = ()
+    charts: Sequence[BarChart | StackedChart] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.pipeline.costs.bill import ZERO, money
-from twinbus.pipeline.costs.charges import THE_FOUR, Charges, Model, Stage
-from twinbus.pipeline.costs.document import Bars, Document, Section, Stack, Table
+from twinbus.pipeline.costs.charges import PARKED_STAGES, Charges, Model, Stage
+from twinbus.pipeline.costs.document import BarChart, Document, Section, StackedChart, Table
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from twinbus.pipeline.costs.report import Parked, Report
+    from twinbus.pipeline.costs.report import CostReport, MessageCharges
 
 _MODELS: Final = (Model.DOCUMENT, Model.OPERATION)
-_NAMES: Final = {Model.DOCUMENT: "document's model", Model.OPERATION: "operation model"}
-_COUNTS: Final = (">document's model", ">operation model")
-_OF_PAIR: Final = (Stage.SEND_TO_BACKLOG, Stage.RECEIVE_FROM_BACKLOG, Stage.PING, Stage.IDLE_SYPHON)
-_BARS: Final = 12
-_GAPS: Final = 20
-_SOURCES: Final = {
+_MODEL_NAMES: Final = {Model.DOCUMENT: "document's model", Model.OPERATION: "operation model"}
+_COUNT_COLUMNS: Final = (">document's model", ">operation model")
+_PAIR_STAGES: Final = (Stage.SEND_TO_BACKLOG, Stage.RECEIVE_FROM_BACKLOG, Stage.PING, Stage.IDLE_SYPHON)
+_MAX_BARS: Final = 12
+_MAX_GAPS: Final = 20
+_PARKED_SOURCE_NOTES: Final = {
     "moved back": "Which messages had been parked is known from the syphons' journals.",
     "parked": "Which messages had been parked is known from the senders' journals; when they came back is not.",
     "backlog": "No journal tells for whom messages were parked: what left the backlog is taken to have been sent on, "
@@ -27,21 +27,30 @@ _SOURCES: Final = {
 }
 
 
-def tell_report(report: Report) -> Document:
+def report_document(report: CostReport) -> Document:
     """All of it."""
     account = report.account
-    tariff, pulse = account.terms.tariff, account.pulse
-    first, last = pulse.first, pulse.last
+    tariff, pulse = account.terms.tariff, account.server_activity
+    first, last = pulse.first_minute, pulse.last_minute
     when = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" if first and last else "unknown"
     facts = [
         ("time", when),
-        ("bill", f"{money(_whole(report, account.terms.model), tariff.currency)}, {_NAMES[account.terms.model]}"),
+        (
+            "bill",
+            f"{money(_total_bill(report, account.terms.model), tariff.currency)}, {_MODEL_NAMES[account.terms.model]}",
+        ),
         ("tariff", f"{tariff.name}, {tariff.date}"),
         ("source", tariff.source),
         ("failed calls", "are charged" if account.terms.bills_failed else "are not charged"),
     ]
-    sections = [_bills(report), _stages(report), _parked(report), _pairing(report), _outages(report)]
-    sections += [_entities(report), _timeline(report), _missing(report)]
+    sections = [
+        _bills_section(report),
+        _stages_section(report),
+        _parked_section(report),
+        _pairing_section(report),
+        _outages_section(report),
+    ]
+    sections += [_entities_section(report), _timeline_section(report), _missing_usage_section(report)]
     return Document(
         title="What it cost",
         facts=facts,
@@ -50,13 +59,13 @@ def tell_report(report: Report) -> Document:
     )
 
 
-def _whole(report: Report, model: Model) -> Decimal:
+def _total_bill(report: CostReport, model: Model) -> Decimal:
     account = report.account
     return sum((month.bill(account.terms.tariff, model).total for month in account.months), ZERO)
 
 
-def _warnings(report: Report) -> list[str]:
-    pulse, clients = report.account.pulse, report.account.clients
+def _warnings(report: CostReport) -> list[str]:
+    pulse, clients = report.account.server_activity, report.account.client_events
     warnings = []
     if pulse.gap_count:
         lives = "one life" if pulse.gap_count == 1 else f"{pulse.gap_count:,} lives"
@@ -66,23 +75,27 @@ def _warnings(report: Report) -> list[str]:
         )
     if clients is None:
         warnings.append("Without the clients' journals outages are not known, nor pings that reached no server.")
-    elif clients.lost:
+    elif clients.lost_rows:
         warnings.append(
-            f"{clients.lost:,} rows of clients' journals were lost where a disk was slower than the application: "
+            f"{clients.lost_rows:,} rows of clients' journals were lost where a disk was slower than the application: "
             "outages, pings and parked messages may be more than this."
         )
     return warnings
 
 
-def _bills(report: Report) -> Section:
+def _bills_section(report: CostReport) -> Section:
     account, tariff = report.account, report.account.terms.tariff
     currency, model = tariff.currency, account.terms.model
     rows = []
     for month in account.months:
-        bill, other = month.bill(tariff, model), month.bill(tariff, _other(model))
+        bill, other = month.bill(tariff, model), month.bill(tariff, _other_model(model))
         amounts = (bill.operations, bill.base, bill.connections, bill.egress, bill.total, other.total)
         rows.append(
-            (f"{month.begins:%Y-%m}", f"{month.charges.by(model):,}", *(money(one, currency) for one in amounts))
+            (
+                f"{month.first_day:%Y-%m}",
+                f"{month.charges.for_model(model):,}",
+                *(money(one, currency) for one in amounts),
+            )
         )
     columns = (
         "month",
@@ -92,17 +105,17 @@ def _bills(report: Report) -> Section:
         ">connections",
         ">data out",
         ">bill",
-        f">bill, {_NAMES[_other(model)]}",
+        f">bill, {_MODEL_NAMES[_other_model(model)]}",
     )
     bars = [
         (
-            f"{month.begins:%Y-%m}",
+            f"{month.first_day:%Y-%m}",
             float(month.bill(tariff, model).total),
             money(month.bill(tariff, model).total, currency),
         )
         for month in account.months
     ]
-    charts = (Bars(f"Bill of each month, {_NAMES[model]}", bars),) if len(bars) > 1 else ()
+    charts = (BarChart(f"Bill of each month, {_MODEL_NAMES[model]}", bars),) if len(bars) > 1 else ()
     paragraphs = (
         (
             "Operations of all namespaces are billed together, in calendar months. A month that is not over, or not "
@@ -112,21 +125,29 @@ def _bills(report: Report) -> Section:
     return Section(title="The bills", paragraphs=paragraphs, charts=charts, tables=(Table(columns, rows),))
 
 
-def _stages(report: Report) -> Section:
+def _stages_section(report: CostReport) -> Section:
     currency = report.account.terms.tariff.currency
     rows = [
-        (stage.value, *_both(report.stages[stage]), money(report.costs[stage], currency))
+        (stage.value, *_count_cells(report.stage_charges[stage]), money(report.stage_costs[stage], currency))
         for stage in Stage
-        if report.stages[stage] != Charges() or stage in THE_FOUR
+        if report.stage_charges[stage] != Charges() or stage in PARKED_STAGES
     ]
-    whole = sum(report.stages.values(), Charges())
-    rows.append(("all", *_both(whole), money(sum(report.costs.values(), ZERO), currency)))
+    whole = sum(report.stage_charges.values(), Charges())
+    rows.append(("all", *_count_cells(whole), money(sum(report.stage_costs.values(), ZERO), currency)))
     model = report.account.terms.model
     bars = [
-        (stage.value, float(report.stages[stage].by(model)), f"{report.stages[stage].by(model):,}")
-        for stage in THE_FOUR
+        (
+            stage.value,
+            float(report.stage_charges[stage].for_model(model)),
+            f"{report.stage_charges[stage].for_model(model):,}",
+        )
+        for stage in PARKED_STAGES
     ]
-    charts = (Bars(f"The four stages of parked messages, {_NAMES[model]}", bars),) if report.parked.messages else ()
+    charts = (
+        (BarChart(f"The four stages of parked messages, {_MODEL_NAMES[model]}", bars),)
+        if report.parked.messages
+        else ()
+    )
     return Section(
         title="What the charges are for",
         paragraphs=(
@@ -134,67 +155,69 @@ def _stages(report: Report) -> Section:
                 "The first four are the way of parked messages. What each cost is its share of its month's operations; "
                 "those that are included cost nothing."
             ),
-            *((_SOURCES[report.account.parked_by],) if report.parked.messages else ()),
+            *((_PARKED_SOURCE_NOTES[report.account.parked_source],) if report.parked.messages else ()),
         ),
         charts=charts,
-        tables=(Table(("what for", *_COUNTS, ">cost"), rows, has_total=True),),
+        tables=(Table(("what for", *_COUNT_COLUMNS, ">cost"), rows, has_total=True),),
     )
 
 
-def _parked(report: Report) -> Section | None:
+def _parked_section(report: CostReport) -> Section | None:
     if not report.parked.messages and not report.not_parked.messages:
         return None
-    rows = [_each("parked", report.parked), _each("not parked", report.not_parked)]
-    columns = ("messages", ">count", *_COUNTS, ">each, document", ">each, operation")
+    rows = [_parked_row("parked", report.parked), _parked_row("not parked", report.not_parked)]
+    columns = ("messages", ">count", *_COUNT_COLUMNS, ">each, document", ">each, operation")
     return Section(title="Parked against not parked", tables=(Table(columns, rows),))
 
 
-def _each(name: str, parked: Parked) -> tuple[str, ...]:
-    count, charges = parked.messages, parked.charges
-    each = [f"{charges.by(model) / count:.2f}" if count else "-" for model in _MODELS]
-    return (name, f"{count:,}", *_both(charges), *each)
+def _parked_row(name: str, message_charges: MessageCharges) -> tuple[str, ...]:
+    count, charges = message_charges.messages, message_charges.charges
+    each = [f"{charges.for_model(model) / count:.2f}" if count else "-" for model in _MODELS]
+    return (name, f"{count:,}", *_count_cells(charges), *each)
 
 
-def _pairing(report: Report) -> Section:
-    currency, stages = report.account.terms.tariff.currency, report.stages
-    saved = report.saved_without
+def _pairing_section(report: CostReport) -> Section:
+    currency, stages = report.account.terms.tariff.currency, report.stage_charges
+    saved = report.savings_without_pair
     there = stages[Stage.SEND_TO_BACKLOG] + stages[Stage.RECEIVE_FROM_BACKLOG]
     rows = [
-        ("parked messages, on their way there and back", *_both(there)),
-        ("pings", *_both(stages[Stage.PING])),
-        ("idle syphon: polls of backlog queues that found nothing", *_both(stages[Stage.IDLE_SYPHON])),
-        ("all", *_both(report.pairing)),
+        ("parked messages, on their way there and back", *_count_cells(there)),
+        ("pings", *_count_cells(stages[Stage.PING])),
+        ("idle syphon: polls of backlog queues that found nothing", *_count_cells(stages[Stage.IDLE_SYPHON])),
+        ("all", *_count_cells(report.pairing_charges)),
     ]
-    unseen = f"{report.unseen_pings:,} pings reached no server: they are known from the clients' journals alone."
-    saving = " or ".join(f"{money(saved[model], currency)} ({_NAMES[model]})" for model in _MODELS)
+    unseen = f"{report.unreceived_pings:,} pings reached no server: they are known from the clients' journals alone."
+    saving = " or ".join(f"{money(saved[model], currency)} ({_MODEL_NAMES[model]})" for model in _MODELS)
     return Section(
         title="What the pair added",
         paragraphs=(
             f"Without it the bills would be lower by {saving}, and nothing would have been taken during outages.",
-            *((unseen,) if report.unseen_pings else ()),
+            *((unseen,) if report.unreceived_pings else ()),
         ),
-        tables=(Table(("what for", *_COUNTS), rows, has_total=True),),
+        tables=(Table(("what for", *_COUNT_COLUMNS), rows, has_total=True),),
     )
 
 
-def _outages(report: Report) -> Section | None:
-    if report.account.clients is None:
+def _outages_section(report: CostReport) -> Section | None:
+    if report.account.client_events is None:
         return None
-    outside = f"{report.outside:,} messages were parked outside of these: a fragment of their entity was down."
+    outside = (
+        f"{report.parked_outside_outages:,} messages were parked outside of these: a fragment of their entity was down."
+    )
     if not report.outages:
-        said = (outside,) if report.outside else ()
+        said = (outside,) if report.parked_outside_outages else ()
         return Section(title="Outages", paragraphs=("No client told of one in this time.", *said))
     currency = report.account.terms.tariff.currency
     rows = [
         (
             f"{one.namespace}/{one.path}",
             f"{one.since:%Y-%m-%d %H:%M:%S}",
-            _lasting(one.duration.total_seconds(), is_over=one.is_over),
-            f"{one.clients:,}",
-            f"{one.pings:,}",
-            f"{one.parked:,}",
-            *_both(one.charges),
-            *_both(one.extra),
+            _format_duration(one.duration.total_seconds(), is_over=one.is_over),
+            f"{one.client_count:,}",
+            f"{one.ping_count:,}",
+            f"{one.parked_count:,}",
+            *_count_cells(one.charges),
+            *_count_cells(one.extra_charges),
             money(one.cost, currency),
         )
         for one in report.outages
@@ -221,77 +244,78 @@ def _outages(report: Report) -> Section | None:
                 "the four stages of its parked messages; 'more' is what there would not have been without it."
             ),
             *((told,) if told else ()),
-            *((outside,) if report.outside else ()),
+            *((outside,) if report.parked_outside_outages else ()),
         ),
         tables=(Table(columns, rows),),
     )
 
 
-def _entities(report: Report) -> Section:
+def _entities_section(report: CostReport) -> Section:
     currency, model = report.account.terms.tariff.currency, report.account.terms.model
     rows = [
         (
             f"{one.namespace}/{one.path}" if one.path else f"{one.namespace} (itself)",
             f"{one.sent:,}",
             f"{one.received:,}",
-            *_both(one.charges),
+            *_count_cells(one.charges),
             money(one.cost, currency),
         )
         for one in report.entities
     ]
-    dearest = report.entities[:_BARS]
+    dearest = report.entities[:_MAX_BARS]
     bars = [
-        (f"{one.namespace}/{one.path}", float(one.charges.by(model)), f"{one.charges.by(model):,}") for one in dearest
+        (f"{one.namespace}/{one.path}", float(one.charges.for_model(model)), f"{one.charges.for_model(model):,}")
+        for one in dearest
     ]
     told = f"The {len(rows):,} with the most charges, of {report.entity_count:,}."
     return Section(
         title="Entities",
         paragraphs=(told,) if report.entity_count > len(rows) else (),
-        charts=(Bars(f"Charges, {_NAMES[model]}", bars),),
-        tables=(Table(("entity", ">sent", ">received", *_COUNTS, ">cost"), rows),),
+        charts=(BarChart(f"Charges, {_MODEL_NAMES[model]}", bars),),
+        tables=(Table(("entity", ">sent", ">received", *_COUNT_COLUMNS, ">cost"), rows),),
     )
 
 
-def _timeline(report: Report) -> Section | None:
+def _timeline_section(report: CostReport) -> Section | None:
     days = list(report.timeline)
     if len(days) < 2:  # noqa: PLR2004  # one is no line
         return None
     model, places = report.account.terms.model, [f"{day:%Y-%m-%d}" for day in days]
     charts = []
-    for title, wanted in (("Charges over time", tuple(Stage)), ("What the pair added over time", _OF_PAIR)):
+    for title, wanted in (("Charges over time", tuple(Stage)), ("What the pair added over time", _PAIR_STAGES)):
         stages = [stage for stage in wanted if any(stage in parts for parts in report.timeline.values())]
         series = [(stage.value, [report.timeline[day].get(stage, 0) for day in days]) for stage in stages]
         if series:
-            charts.append(Stack(f"{title}, {_NAMES[model]}", "charges", places, series))
+            charts.append(StackedChart(f"{title}, {_MODEL_NAMES[model]}", "charges", places, series))
     said = "Sends to the primary by a syphon are among the messages not parked here."
     return Section(title="Over time", paragraphs=(said,) if report.parked.messages else (), charts=charts)
 
 
-def _missing(report: Report) -> Section | None:
-    pulse = report.account.pulse
+def _missing_usage_section(report: CostReport) -> Section | None:
+    pulse = report.account.server_activity
     if not pulse.gaps:
         return None
-    rows = [(gap.namespace, str(gap.process), gap.life, gap.why) for gap in pulse.gaps[:_GAPS]]
-    more = f"The latest {_GAPS:,} of {pulse.gap_count:,}."
+    rows = [(gap.namespace, str(gap.process), gap.life, gap.reason) for gap in pulse.gaps[:_MAX_GAPS]]
+    more = f"The latest {_MAX_GAPS:,} of {pulse.gap_count:,}."
     return Section(
         title="Usage that may be missing",
         paragraphs=(
             "A process writes about once a second what it counted. A kill loses less than a second of it.",
-            *((more,) if pulse.gap_count > _GAPS else ()),
+            *((more,) if pulse.gap_count > _MAX_GAPS else ()),
         ),
         tables=(Table(("namespace", ">process", "life", "what happened"), rows),),
     )
 
 
-def _both(charges: Charges) -> tuple[str, str]:
+def _count_cells(charges: Charges) -> tuple[str, str]:
     return f"{charges.document:,}", f"{charges.operation:,}"
 
 
-def _other(model: Model) -> Model:
+def _other_model(model: Model) -> Model:
     return Model.DOCUMENT if model is Model.OPERATION else Model.OPERATION
 
 
-def _lasting(seconds: float, *, is_over: bool) -> str:
+def _format_duration(seconds: float, *, is_over: bool) -> str:
     whole = int(seconds)
     hours, minutes = divmod(whole // 60, 60)
     text = f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"

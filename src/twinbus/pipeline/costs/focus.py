@@ -17,18 +17,18 @@ from twinbus.pipeline.costs.kinds import Period
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from twinbus.pipeline.costs.account import Account
-    from twinbus.pipeline.costs.bill import Month
+    from twinbus.pipeline.costs.account import BillingAccount
+    from twinbus.pipeline.costs.bill import MonthlyUsage
     from twinbus.pipeline.costs.tariff import Tariff
 
 VERSION: Final = "1.2"
-_COST: Final = "decimal(38,18)"
-_QUANTITY: Final = "decimal(38,12)"
-_STEP: Final = Decimal(1).scaleb(-12)
+_COST_TYPE: Final = "decimal(38,18)"
+_QUANTITY_TYPE: Final = "decimal(38,12)"
+_QUANTITY_STEP: Final = Decimal(1).scaleb(-12)
 _COST_STEP: Final = Decimal(1).scaleb(-18)
-_LENGTHS: Final = {Period.DAY: "INTERVAL 1 DAY", Period.HOUR: "INTERVAL 1 HOUR"}
+_PERIOD_INTERVALS: Final = {Period.DAY: "INTERVAL 1 DAY", Period.HOUR: "INTERVAL 1 HOUR"}
 COLUMNS: Final = {
-    "BilledCost": _COST,
+    "BilledCost": _COST_TYPE,
     "BillingAccountId": "string",
     "BillingAccountName": "string",
     "BillingCurrency": "string",
@@ -40,15 +40,15 @@ COLUMNS: Final = {
     "ChargeFrequency": "string",
     "ChargePeriodEnd": "timestamp",
     "ChargePeriodStart": "timestamp",
-    "ConsumedQuantity": _QUANTITY,
+    "ConsumedQuantity": _QUANTITY_TYPE,
     "ConsumedUnit": "string",
-    "ContractedCost": _COST,
-    "EffectiveCost": _COST,
+    "ContractedCost": _COST_TYPE,
+    "EffectiveCost": _COST_TYPE,
     "InvoiceIssuerName": "string",
-    "ListCost": _COST,
-    "ListUnitPrice": _COST,
+    "ListCost": _COST_TYPE,
+    "ListUnitPrice": _COST_TYPE,
     "PricingCategory": "string",
-    "PricingQuantity": _QUANTITY,
+    "PricingQuantity": _QUANTITY_TYPE,
     "PricingUnit": "string",
     "ProviderName": "string",
     "PublisherName": "string",
@@ -62,14 +62,14 @@ COLUMNS: Final = {
     "SubAccountId": "string",
     "x_Bytes": "bigint",
     "x_Client": "string",
-    "x_DocumentCost": _COST,
+    "x_DocumentCost": _COST_TYPE,
     "x_DocumentQuantity": "bigint",
     "x_Kind": "string",
     "x_Messages": "bigint",
     "x_Model": "string",
-    "x_OperationCost": _COST,
+    "x_OperationCost": _COST_TYPE,
     "x_OperationQuantity": "bigint",
-    "x_ParkedQuantity": _QUANTITY,
+    "x_ParkedQuantity": _QUANTITY_TYPE,
     "x_Source": "string",
     "x_Stage": "string",
     "x_Tariff": "string",
@@ -77,21 +77,21 @@ COLUMNS: Final = {
 SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 
-def focus_rows(account: Account) -> DataFrame:
+def focus_rows(account: BillingAccount) -> DataFrame:
     """All charges of an account. Costs of a month sum up to its bill."""
     spark = account.rows.sparkSession
-    return _operations(account).unionByName(_egress(account)).unionByName(_monthly(spark, account))
+    return _operation_rows(account).unionByName(_egress_rows(account)).unionByName(_monthly_rows(spark, account))
 
 
-def _operations(account: Account) -> DataFrame:
+def _operation_rows(account: BillingAccount) -> DataFrame:
     model = account.terms.model.value
-    cost = functions.col(f"{model}_cost").cast(_COST)
+    cost = functions.col(f"{model}_cost").cast(_COST_TYPE)
     month = functions.col(f"{model}_rate") * MILLION
     values = {
-        **_for_all(account),
-        **_costs(cost),
-        **_when(account),
-        **_where(),
+        **_common_columns(account),
+        **_cost_columns(cost),
+        **_period_columns(account),
+        **_resource_columns(),
         "ChargeCategory": functions.lit("Usage"),
         "ChargeDescription": functions.expr("concat(stage, ': ', kind, ' at ', namespace, '/', entity)"),
         "ChargeFrequency": functions.lit("Usage-Based"),
@@ -114,20 +114,20 @@ def _operations(account: Account) -> DataFrame:
         "x_Source": functions.col("source"),
         "x_Stage": functions.col("stage"),
     }
-    return _row(account.rows, values)  # those of the other model, too: its costs are in columns of their own
+    return _select_columns(account.rows, values)  # those of the other model, too: its costs are in columns of their own
 
 
-def _egress(account: Account) -> DataFrame:
+def _egress_rows(account: BillingAccount) -> DataFrame:
     """What left the region."""
     tariff = account.terms.tariff
     rate = (tariff.egress_per_gb / tariff.bytes_per_gb).quantize(_COST_STEP)
     cost = functions.expr(f"CAST(egress_bytes AS decimal(18,0)) * CAST('{rate:f}' AS decimal(19,18))")
     size = functions.expr(f"CAST(egress_bytes AS decimal(18,0)) / CAST({tariff.bytes_per_gb} AS decimal(13,0))")
     values = {
-        **_for_all(account),
-        **_costs(cost),
-        **_when(account),
-        **_where(),
+        **_common_columns(account),
+        **_cost_columns(cost),
+        **_period_columns(account),
+        **_resource_columns(),
         "ChargeCategory": functions.lit("Usage"),
         "ChargeDescription": functions.expr("concat('data that left the region, from ', namespace, '/', entity)"),
         "ChargeFrequency": functions.lit("Usage-Based"),
@@ -146,12 +146,12 @@ def _egress(account: Account) -> DataFrame:
         "x_Source": functions.col("source"),
         "x_Stage": functions.col("stage"),
     }
-    return _row(account.rows.where("egress_bytes > 0"), values)
+    return _select_columns(account.rows.where("egress_bytes > 0"), values)
 
 
-def _monthly(spark: SparkSession, account: Account) -> DataFrame:
+def _monthly_rows(spark: SparkSession, account: BillingAccount) -> DataFrame:
     tariff = account.terms.tariff
-    found = [row for month in account.months for row in _of_month(month, tariff)]
+    found = [row for month in account.months for row in _charges_of_month(month, tariff)]
     columns = (
         "month date, until date, sku string, what string, category string, cost decimal(38,18), quantity decimal(38,12)"
     )
@@ -159,8 +159,8 @@ def _monthly(spark: SparkSession, account: Account) -> DataFrame:
     cost = functions.col("cost")
     is_base = functions.expr("sku = 'standard-base'")
     values = {
-        **_for_all(account),
-        **_costs(cost),
+        **_common_columns(account),
+        **_cost_columns(cost),
         "BillingPeriodStart": functions.col("month"),
         "BillingPeriodEnd": functions.col("until"),
         "ChargePeriodStart": functions.col("month"),
@@ -179,22 +179,22 @@ def _monthly(spark: SparkSession, account: Account) -> DataFrame:
         "x_Kind": functions.col("sku"),
         "x_Source": functions.lit("servers"),
     }
-    return _row(rows, values)
+    return _select_columns(rows, values)
 
 
-def _of_month(month: Month, tariff: Tariff) -> list[tuple[object, ...]]:
-    when = (month.begins, month.ends)
+def _charges_of_month(month: MonthlyUsage, tariff: Tariff) -> list[tuple[object, ...]]:
+    when = (month.first_day, month.end_day)
     base = (tariff.base_per_month.quantize(_COST_STEP), Decimal(1))
     rows: list[tuple[object, ...]] = [(*when, "standard-base", "base charge of the month", "Purchase", *base)]
-    if month.hourly_peaks:
-        average = (Decimal(month.hourly_peaks) / tariff.hours_per_month).quantize(_STEP)
+    if month.hourly_connection_peaks:
+        average = (Decimal(month.hourly_connection_peaks) / tariff.hours_per_month).quantize(_QUANTITY_STEP)
         cost = month.connections_cost(tariff).quantize(_COST_STEP)
         what = f"connections, by their hourly peaks; {tariff.included_connections:,} are included"
         rows.append((*when, "standard-connections", what, "Usage", cost, average))
     return rows
 
 
-def _for_all(account: Account) -> dict[str, Column]:
+def _common_columns(account: BillingAccount) -> dict[str, Column]:
     tariff = account.terms.tariff
     return {
         "BillingAccountId": functions.lit("twinbus"),
@@ -211,21 +211,21 @@ def _for_all(account: Account) -> dict[str, Column]:
     }
 
 
-def _costs(cost: Column) -> dict[str, Column]:
+def _cost_columns(cost: Column) -> dict[str, Column]:
     """There are neither discounts nor commitments: all are the same."""
     return dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost)
 
 
-def _when(account: Account) -> dict[str, Column]:
+def _period_columns(account: BillingAccount) -> dict[str, Column]:
     return {
         "BillingPeriodStart": functions.col("month"),
         "BillingPeriodEnd": functions.expr("month + INTERVAL 1 MONTH"),
         "ChargePeriodStart": functions.col("period"),
-        "ChargePeriodEnd": functions.expr(f"period + {_LENGTHS[account.terms.period]}"),
+        "ChargePeriodEnd": functions.expr(f"period + {_PERIOD_INTERVALS[account.terms.period]}"),
     }
 
 
-def _where() -> dict[str, Column]:
+def _resource_columns() -> dict[str, Column]:
     return {
         "ResourceId": functions.expr("IF(entity = '', namespace, concat(namespace, '/', entity))"),
         "ResourceName": functions.expr("IF(entity = '', namespace, entity)"),
@@ -234,7 +234,7 @@ def _where() -> dict[str, Column]:
     }
 
 
-def _row(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
+def _select_columns(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
     """All columns, in their order; what is not said is null."""
     nothing = functions.lit(None)
     return rows.select(*[values.get(name, nothing).cast(kind).alias(name) for name, kind in COLUMNS.items()])

@@ -15,32 +15,32 @@ from twinbus.pipeline.costs.charges import Stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from twinbus.pipeline.costs.clients import Clients
+    from twinbus.pipeline.costs.clients import ClientEvents
     from twinbus.pipeline.costs.kinds import Period
 
-ROOT: Final = ("month", "namespace", "root")
+ROOT_KEY: Final = ("month", "namespace", "root")
 """What messages were sent to, by month."""
-CLIENT_MAX_CHARACTERS: Final = 128
+MAX_CLIENT_NAME_LENGTH: Final = 128
 """Of a client's name, as servers count under it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class ParkedShares:
     """How much of sends and receives is due to parked messages."""
 
-    known_by: str
+    source_outcome: str
     """The events of clients' journals that tell: `moved back`, or `parked` where no syphon has a journal."""
     by_root: DataFrame
     """month, namespace, root; received_share, sent_share, movers_are_known: every mover's sends were counted."""
-    movers: DataFrame
+    by_mover: DataFrame
     """month, namespace, root, client, moved_share: how much of a client's sends it moved back."""
 
 
-def unseen_pings(rows: DataFrame, clients: Clients, period: Period) -> DataFrame:
+def unreceived_pings(rows: DataFrame, client_events: ClientEvents, period: Period) -> DataFrame:
     """Those that clients sent and no server heard of: of an entity that is down, that is nearly all of them (C09)."""
     by = ["period", "namespace", "root"]
     sent = (
-        clients.counted.where("outcome = 'pinged'")
+        client_events.counted.where("outcome = 'pinged'")
         .withColumn("period", functions.date_trunc(period.value, "minute"))
         .withColumn("root", functions.lower("entity"))
         .groupBy(*by, "client")
@@ -69,43 +69,43 @@ def unseen_pings(rows: DataFrame, clients: Clients, period: Period) -> DataFrame
     )
 
 
-def parked_shares(rows: DataFrame, clients: Clients) -> Shares | None:
+def compute_parked_shares(rows: DataFrame, client_events: ClientEvents) -> ParkedShares | None:
     """How much of the sends to, and of the receives from, each queue or topic is due to parked messages.
 
     None where no journal tells of parked messages.
     """
-    known_by = next((one for one in ("moved back", "parked") if clients.totals.get(one)), None)
+    known_by = next((one for one in ("moved back", "parked") if client_events.totals.get(one)), None)
     if known_by is None:
         return None
-    by_client = _sends(rows, clients, known_by)
+    by_client = _sends_by_client(rows, client_events, known_by)
     # A killed server lost what it counted last, and a client's journal may be of a part of the month: of a client's two
     # numbers, the larger one is right.
-    by_root = by_client.groupBy(*ROOT).agg(
+    by_root = by_client.groupBy(*ROOT_KEY).agg(
         functions.sum("parked").alias("parked"),
         functions.sum("counted").alias("counted"),
         functions.expr("sum(greatest(counted, told + IF(is_mover, parked, 0L)))").alias("messages"),
         functions.expr("sum(least(counted, parked)) = sum(parked)").alias("movers_are_known"),
     )
     by_root = by_root.where("parked > 0 AND messages > 0").selectExpr(
-        *ROOT,
+        *ROOT_KEY,
         "least(1D, CAST(parked AS double) / messages) AS received_share",
         "IF(movers_are_known, 0D, least(1D, coalesce(CAST(parked AS double) / nullif(counted, 0), 0D))) AS sent_share",
         "movers_are_known",
     )
     movers = by_client.where("parked > 0 AND counted > 0").selectExpr(
-        *ROOT, "client", "least(1D, CAST(parked AS double) / counted) AS moved_share"
+        *ROOT_KEY, "client", "least(1D, CAST(parked AS double) / counted) AS moved_share"
     )
-    return Shares(known_by, by_root, movers)
+    return ParkedShares(known_by, by_root, movers)
 
 
-def with_parked(rows: DataFrame, shares: Shares | None) -> DataFrame:
+def add_parked_share(rows: DataFrame, shares: ParkedShares | None) -> DataFrame:
     """Rows with `parked`: 1 for the backlog's sends and receives, and a share of those of other entities."""
     if shares is None:
         nothing = functions.lit(0.0)
         rows = rows.withColumn("sent_share", nothing).withColumn("received_share", nothing)
     else:
-        rows = rows.join(functions.broadcast(shares.by_root), list(ROOT), "left")
-        rows = rows.join(functions.broadcast(shares.movers), [*ROOT, "client"], "left")
+        rows = rows.join(functions.broadcast(shares.by_root), list(ROOT_KEY), "left")
+        rows = rows.join(functions.broadcast(shares.by_mover), [*ROOT_KEY, "client"], "left")
         own = functions.expr("IF(movers_are_known, moved_share, sent_share)")
         rows = rows.withColumn("sent_share", own).drop("movers_are_known", "moved_share")
     share = "CASE kind WHEN 'send' THEN coalesce(sent_share, 0D) WHEN 'receive' THEN coalesce(received_share, 0D) END"
@@ -113,26 +113,26 @@ def with_parked(rows: DataFrame, shares: Shares | None) -> DataFrame:
     return rows.withColumn("parked", functions.expr(parked)).drop("sent_share", "received_share")
 
 
-def _sends(rows: DataFrame, clients: Clients, known_by: str) -> DataFrame:
+def _sends_by_client(rows: DataFrame, client_events: ClientEvents, source_outcome: str) -> DataFrame:
     """Messages that each client sent to each queue or topic, by month.
 
     `counted` by servers, `told` by the client's journal, and `parked`: those that the client moved back from the
     backlog (`is_mover`); where no syphon has a journal, those that it parked.
     """
     server = rows.where("kind = 'send' AND NOT is_backlog AND lower(entity) = root").selectExpr(
-        *ROOT, "client", "messages AS counted", "0L AS told", "0L AS parked"
+        *ROOT_KEY, "client", "messages AS counted", "0L AS told", "0L AS parked"
     )
-    is_known = functions.col("outcome").isin("sent", known_by)
-    journal = clients.counted.where(is_known).selectExpr(
+    is_known = functions.col("outcome").isin("sent", source_outcome)
+    journal = client_events.counted.where(is_known).selectExpr(
         "date_trunc('MONTH', minute) AS month",
         "namespace",
         "lower(entity) AS root",
-        f"left(client, {CLIENT_MAX_CHARACTERS}) AS client",
+        f"left(client, {MAX_CLIENT_NAME_LENGTH}) AS client",
         "0L AS counted",
         "IF(outcome = 'sent', messages, 0L) AS told",
         "IF(outcome = 'sent', 0L, messages) AS parked",
     )
-    summed = server.unionByName(journal).groupBy(*ROOT, "client")
+    summed = server.unionByName(journal).groupBy(*ROOT_KEY, "client")
     columns = [functions.sum(name).alias(name) for name in ("counted", "told", "parked")]
-    is_mover = functions.lit(known_by == "moved back")
+    is_mover = functions.lit(source_outcome == "moved back")
     return summed.agg(*columns).withColumn("is_mover", is_mover)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.annotations import BACKLOG_QUEUES
+from twinbus.model.annotations import BACKLOG_QUEUE_INFIX
 from twinbus.model.usage import COUNTS, END, LOST
 from twinbus.pipeline.costs.charges import Stage
 
@@ -26,79 +26,85 @@ class Period(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class OperationKind:
     """Of operations."""
 
     name: str
-    document: tuple[str, ...] = ()
+    document_columns: tuple[str, ...] = ()
     """Columns whose sum is charged in the document's model."""
-    operation: tuple[str, ...] = ()
+    operation_columns: tuple[str, ...] = ()
     """... and in the operation model."""
-    failed: tuple[str, ...] = ()
+    failed_columns: tuple[str, ...] = ()
     """... in both, if failed calls are charged."""
-    messages: str | None = None
-    size: str | None = None
+    messages_column: str | None = None
+    bytes_column: str | None = None
     stage: Stage
     backlog_stage: Stage
     """The same, of a backlog queue."""
 
 
-KINDS: Final = (
-    Kind(
+OPERATION_KINDS: Final = (
+    OperationKind(
         name="send",
-        document=("send_units",),
-        operation=("send_units", "schedules"),
-        failed=("failed_sends",),
-        messages="sends",
-        size="send_bytes",
+        document_columns=("send_units",),
+        operation_columns=("send_units", "schedules"),
+        failed_columns=("failed_sends",),
+        messages_column="sends",
+        bytes_column="send_bytes",
         stage=Stage.NOT_PARKED,
         backlog_stage=Stage.SEND_TO_BACKLOG,
     ),
-    Kind(
+    OperationKind(
         name="receive",
-        document=("receive_units",),
-        operation=("receive_units", "settlements", "renewals", "session_calls"),
-        messages="receives",
-        size="receive_bytes",
+        document_columns=("receive_units",),
+        operation_columns=("receive_units", "settlements", "renewals", "session_calls"),
+        messages_column="receives",
+        bytes_column="receive_bytes",
         stage=Stage.NOT_PARKED,
         backlog_stage=Stage.RECEIVE_FROM_BACKLOG,
     ),
-    Kind(
+    OperationKind(
         name="empty receive",
-        document=("empty_receives",),
-        operation=("empty_receives",),
-        messages="empty_receives",
+        document_columns=("empty_receives",),
+        operation_columns=("empty_receives",),
+        messages_column="empty_receives",
         stage=Stage.EMPTY,
         backlog_stage=Stage.IDLE_SYPHON,
     ),
-    Kind(
+    OperationKind(
         name="ping",
-        document=("pings",),
-        operation=("pings",),
-        failed=("failed_pings",),
-        messages="pings",
+        document_columns=("pings",),
+        operation_columns=("pings",),
+        failed_columns=("failed_pings",),
+        messages_column="pings",
         stage=Stage.PING,
         backlog_stage=Stage.PING,
     ),
-    Kind(
+    OperationKind(
         name="management",
-        operation=("management", "peeks"),
+        operation_columns=("management", "peeks"),
         stage=Stage.MANAGEMENT,
         backlog_stage=Stage.MANAGEMENT,
     ),
-    Kind(name="forward", operation=("forwards",), messages="forwards", stage=Stage.OTHER, backlog_stage=Stage.OTHER),
+    OperationKind(
+        name="forward",
+        operation_columns=("forwards",),
+        messages_column="forwards",
+        stage=Stage.OTHER,
+        backlog_stage=Stage.OTHER,
+    ),
 )
-IS_BACKLOG: Final = rf"entity RLIKE '(?i)^[^/]+/{BACKLOG_QUEUES}/[0-9]+$'"
-ROOT: Final = r"lower(regexp_replace(entity, '(?i)/(subscriptions/|[$]).*$', ''))"
+IS_BACKLOG: Final = rf"entity RLIKE '(?i)^[^/]+/{BACKLOG_QUEUE_INFIX}/[0-9]+$'"
+ROOT_EXPRESSION: Final = r"lower(regexp_replace(entity, '(?i)/(subscriptions/|[$]).*$', ''))"
 """The queue or topic that a subscription or a dead-letter queue is of; paths differ by more than case."""
 IS_SUBQUEUE: Final = r"contains(entity, '/$')"
-IS_OWN: Final = "entity = '' AND client = ''"
+IS_NAMESPACE_ROW: Final = "entity = '' AND client = ''"
 """A row of a namespace itself: each of its processes writes one each minute."""
-BY: Final = ("period", "namespace", "entity", "client")
-_SECONDS: Final = {Period.DAY: 86_400, Period.HOUR: 3_600}
+GROUP_KEY: Final = ("period", "namespace", "entity", "client")
+_PERIOD_SECONDS: Final = {Period.DAY: 86_400, Period.HOUR: 3_600}
 
 
-def one_pass(usage: DataFrame, period: Period) -> DataFrame:
+def sum_usage(usage: DataFrame, period: Period) -> DataFrame:
     """The only look at all rows: sums of each period; and, of the rows of the namespaces themselves, each minute.
 
     `begun` counts periods, or minutes; `peak` is the highest number of connections, and `has_ended` and `has_lost` are
@@ -107,68 +113,77 @@ def one_pass(usage: DataFrame, period: Period) -> DataFrame:
     from pyspark.sql import functions  # noqa: PLC0415  # a prediction does without
 
     # Whole numbers: what knows of time zones takes longer than all of the sum.
-    length = f"IF({IS_OWN}, 60L, {_SECONDS[period]}L)"
+    length = f"IF({IS_NAMESPACE_ROW}, 60L, {_PERIOD_SECONDS[period]}L)"
     keyed = usage.selectExpr(
         f"unix_seconds(minute) div {length} AS begun",
         "namespace",
         "entity",
         "client",
-        f"IF({IS_OWN}, process, -1L) AS process",
-        f"IF({IS_OWN}, life, '') AS life",
+        f"IF({IS_NAMESPACE_ROW}, process, -1L) AS process",
+        f"IF({IS_NAMESPACE_ROW}, life, '') AS life",
         "mark",
         *COUNTS,
     )
-    return keyed.groupBy("begun", *BY[1:], "process", "life").agg(
-        *(functions.sum(name).alias(name) for name in _SUMMED),
+    return keyed.groupBy("begun", *GROUP_KEY[1:], "process", "life").agg(
+        *(functions.sum(name).alias(name) for name in _SUMMED_COLUMNS),
         functions.max("connections").alias("peak"),
         functions.expr(f"max(mark = '{END}') AS has_ended"),
         functions.expr(f"max(mark = '{LOST}') AS has_lost"),
     )
 
 
-def sums(passed: DataFrame, period: Period) -> DataFrame:
+def sum_by_period(usage_sums: DataFrame, period: Period) -> DataFrame:
     """Of each period, namespace, entity and client."""
-    seconds = _SECONDS[period]
-    begun = f"IF({IS_OWN}, begun * 60 div {seconds}, begun) AS begun"
+    seconds = _PERIOD_SECONDS[period]
+    begun = f"IF({IS_NAMESPACE_ROW}, begun * 60 div {seconds}, begun) AS begun"
     # Of the namespaces' own rows there is one a minute, and next to none of them has anything to add.
-    has_any = f"NOT ({IS_OWN}) OR greatest({', '.join(_SUMMED)}) > 0"
-    summed = passed.where(has_any).selectExpr(begun, *BY[1:], *_SUMMED).groupBy("begun", *BY[1:]).sum(*_SUMMED)
-    columns = [f"coalesce(`sum({name})`, 0) AS {name}" for name in _SUMMED]
-    return summed.selectExpr(f"timestamp_seconds(begun * {seconds}) AS period", *BY[1:], *columns)
+    has_any = f"NOT ({IS_NAMESPACE_ROW}) OR greatest({', '.join(_SUMMED_COLUMNS)}) > 0"
+    summed = (
+        usage_sums.where(has_any)
+        .selectExpr(begun, *GROUP_KEY[1:], *_SUMMED_COLUMNS)
+        .groupBy("begun", *GROUP_KEY[1:])
+        .sum(*_SUMMED_COLUMNS)
+    )
+    columns = [f"coalesce(`sum({name})`, 0) AS {name}" for name in _SUMMED_COLUMNS]
+    return summed.selectExpr(f"timestamp_seconds(begun * {seconds}) AS period", *GROUP_KEY[1:], *columns)
 
 
-def by_kind(summed: DataFrame, *, bills_failed: bool) -> DataFrame:
+def split_by_kind(period_sums: DataFrame, *, bills_failed: bool) -> DataFrame:
     """A row for each kind that there was: period, namespace, entity, client, and what is charged of it."""
-    kinds = ", ".join(_struct(kind, bills_failed=bills_failed) for kind in KINDS)
-    return summed.selectExpr(
-        *BY,
+    kinds = ", ".join(_kind_struct(kind, bills_failed=bills_failed) for kind in OPERATION_KINDS)
+    return period_sums.selectExpr(
+        *GROUP_KEY,
         "date_trunc('MONTH', period) AS month",
         f"{IS_BACKLOG} AS is_backlog",
         f"{IS_SUBQUEUE} AS is_subqueue",
-        f"{ROOT} AS root",
+        f"{ROOT_EXPRESSION} AS root",
         f"inline(array({kinds}))",
     ).where("document > 0 OR operation > 0")
 
 
-def _struct(kind: Kind, *, bills_failed: bool) -> str:
-    failed = kind.failed if bills_failed else ()
+def _kind_struct(kind: OperationKind, *, bills_failed: bool) -> str:
+    failed = kind.failed_columns if bills_failed else ()
     stage = f"IF({IS_BACKLOG}, '{kind.backlog_stage.value}', '{kind.stage.value}')"
-    counted = (kind.messages, *kind.failed) if kind.name == "ping" and kind.messages else (kind.messages,)
+    counted = (
+        (kind.messages_column, *kind.failed_columns)
+        if kind.name == "ping" and kind.messages_column
+        else (kind.messages_column,)
+    )
     fields = {
         "kind": f"'{kind.name}'",
         "stage": stage,
-        "document": _sum(kind.document + failed),
-        "operation": _sum(kind.operation + failed),
-        "messages": _sum(tuple(name for name in counted if name is not None)),
-        "bytes": kind.size or "0L",
+        "document": _sum_expression(kind.document_columns + failed),
+        "operation": _sum_expression(kind.operation_columns + failed),
+        "messages": _sum_expression(tuple(name for name in counted if name is not None)),
+        "bytes": kind.bytes_column or "0L",
     }
     pairs = [f"'{name}', {value}" for name, value in fields.items()]
     return f"named_struct({', '.join(pairs)})"
 
 
-def _sum(columns: tuple[str, ...]) -> str:
+def _sum_expression(columns: tuple[str, ...]) -> str:
     return " + ".join(columns) or "0L"
 
 
-_SUMMED: Final = tuple(name for name in COUNTS if name != "connections")
+_SUMMED_COLUMNS: Final = tuple(name for name in COUNTS if name != "connections")
 """Connections are not summed: of them the highest number counts (`pulse`)."""

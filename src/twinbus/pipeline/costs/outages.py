@@ -13,8 +13,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions
 
 from twinbus.pipeline.costs.charges import Charges
-from twinbus.pipeline.costs.clients import merged
-from twinbus.pipeline.costs.pulse import utc
+from twinbus.pipeline.costs.clients import merge_outages
+from twinbus.pipeline.costs.pulse import to_utc
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from twinbus.pipeline.costs.account import Account
+    from twinbus.pipeline.costs.account import BillingAccount
 
-MOST_OUTAGES: Final = 100
-_KEYS: Final = ("namespace", "entity", "number")
+MAX_OUTAGES: Final = 100
+_OUTAGE_KEY: Final = ("namespace", "entity", "number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,12 @@ class Outage:
     until: dt.datetime
     is_over: bool
     """Every client saw its end."""
-    clients: int
-    pings: int
-    parked: int
+    client_count: int
+    ping_count: int
+    parked_count: int
     charges: Charges
     """Of pings and of the four stages."""
-    extra: Charges
+    extra_charges: Charges
     """What of that there would not have been without the outage."""
     cost: Decimal
 
@@ -53,21 +53,23 @@ class Outage:
         return self.until - self.since
 
 
-def read_outages(account: Account) -> tuple[tuple[Outage, ...], int, int]:
+def read_outages(account: BillingAccount) -> tuple[tuple[Outage, ...], int, int]:
     """The dearest, how many there were, and how many messages were parked outside of any."""
-    assert account.clients is not None
-    outages = _with_counts(merged(account.clients.outages), account.clients.counted).persist(StorageLevel.DISK_ONLY)
+    assert account.client_events is not None
+    outages = _with_counts(merge_outages(account.client_events.outages), account.client_events.counted).persist(
+        StorageLevel.DISK_ONLY
+    )
     dearest = (
-        _priced(outages, account)
+        _with_charges(outages, account)
         .orderBy(functions.desc(account.terms.model.value), "since")
-        .limit(MOST_OUTAGES)
+        .limit(MAX_OUTAGES)
         .collect()
     )
     terms = account.terms
     found = []
     for row in dearest:
         charges = Charges(round(row.document), round(row.operation))
-        since, until = utc(row.since), utc(row.until)
+        since, until = to_utc(row.since), to_utc(row.until)
         assert since is not None
         assert until is not None
         month = account.month(since.date().replace(day=1))
@@ -78,20 +80,20 @@ def read_outages(account: Account) -> tuple[tuple[Outage, ...], int, int]:
                 since=since,
                 until=until,
                 is_over=row.is_over,
-                clients=row.clients,
-                pings=row.pings,
-                parked=row.parked,
+                client_count=row.clients,
+                ping_count=row.pings,
+                parked_count=row.parked,
                 charges=charges,
-                extra=Charges(round(row.extra_document), round(row.extra_operation)),
-                cost=charges.by(terms.model) * month.rate(terms.tariff, terms.model),
+                extra_charges=Charges(round(row.extra_document), round(row.extra_operation)),
+                cost=charges.for_model(terms.model) * month.rate(terms.tariff, terms.model),
             )
         )
-    count, parked = len(found), sum(one.parked for one in found)
-    if count == MOST_OUTAGES:
+    count, parked = len(found), sum(one.parked_count for one in found)
+    if count == MAX_OUTAGES:
         whole = outages.selectExpr("count(*) AS outages", "coalesce(sum(parked), 0) AS parked").first()
         assert whole is not None
         count, parked = whole.outages, whole.parked
-    return tuple(found), count, max(0, account.clients.totals.get("parked", 0) - parked)
+    return tuple(found), count, max(0, account.client_events.totals.get("parked", 0) - parked)
 
 
 def _with_counts(outages: DataFrame, counted: DataFrame) -> DataFrame:
@@ -104,7 +106,7 @@ def _with_counts(outages: DataFrame, counted: DataFrame) -> DataFrame:
     )
     return (
         outages.join(events, belongs, "left")
-        .groupBy(*_KEYS, "since", "until", "clients", "is_over")
+        .groupBy(*_OUTAGE_KEY, "since", "until", "clients", "is_over")
         .agg(
             functions.expr("coalesce(sum(IF(outcome = 'pinged', messages, 0)), 0) AS pings"),
             functions.expr("coalesce(sum(IF(outcome = 'pinged' AND has_failed, messages, 0)), 0) AS failed_pings"),
@@ -113,9 +115,9 @@ def _with_counts(outages: DataFrame, counted: DataFrame) -> DataFrame:
     )
 
 
-def _priced(outages: DataFrame, account: Account) -> DataFrame:
+def _with_charges(outages: DataFrame, account: BillingAccount) -> DataFrame:
     pings = "pings" if account.terms.bills_failed else "pings - failed_pings"
-    there, theirs = _of_backlog(account.rows), _of_entities(account.rows)
+    there, theirs = _backlog_averages(account.rows), _entity_averages(account.rows)
     outages = outages.withColumn("root", functions.lower("entity")).withColumn("primary", functions.lower("namespace"))
     joined = outages.join(functions.broadcast(there), "primary", "left").join(theirs, ["namespace", "root"], "left")
     columns = []
@@ -128,10 +130,10 @@ def _priced(outages: DataFrame, account: Account) -> DataFrame:
     return joined.selectExpr("*", *columns)
 
 
-def _of_backlog(rows: DataFrame) -> DataFrame:
+def _backlog_averages(rows: DataFrame) -> DataFrame:
     """What a parked message costs on its way there and back, by primary."""
     backlog = rows.where("is_backlog").withColumn("primary", functions.expr("lower(substring_index(entity, '/', 1))"))
-    summed = backlog.groupBy("primary").agg(*_averages("send"), *_averages("receive"))
+    summed = backlog.groupBy("primary").agg(*_sum_columns("send"), *_sum_columns("receive"))
     return summed.selectExpr(
         "primary",
         "send_document / send_messages + receive_document / receive_messages AS there_document",
@@ -139,11 +141,11 @@ def _of_backlog(rows: DataFrame) -> DataFrame:
     )
 
 
-def _of_entities(rows: DataFrame) -> DataFrame:
+def _entity_averages(rows: DataFrame) -> DataFrame:
     """What a parked message costs that is sent to a queue or topic, with all receives that come of it."""
     own = rows.where("NOT is_backlog AND NOT is_subqueue AND parked > 0")
     weight = " * parked"
-    summed = own.groupBy("namespace", "root").agg(*_averages("send", weight), *_averages("receive", weight))
+    summed = own.groupBy("namespace", "root").agg(*_sum_columns("send", weight), *_sum_columns("receive", weight))
     return summed.selectExpr(
         "namespace",
         "root",
@@ -154,7 +156,7 @@ def _of_entities(rows: DataFrame) -> DataFrame:
     )
 
 
-def _averages(kind: str, weight: str = "") -> list[Column]:
+def _sum_columns(kind: str, weight: str = "") -> list[Column]:
     return [
         functions.expr(f"nullif(sum(IF(kind = '{kind}', {what}{weight}, 0)), 0) AS {kind}_{what}")
         for what in ("messages", "document", "operation")

@@ -11,17 +11,17 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from twinbus.pipeline.costs.document import Bars
+from twinbus.pipeline.costs.document import BarChart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.pipeline.costs.document import Document, Section, Stack, Table
+    from twinbus.pipeline.costs.document import Document, Section, StackedChart, Table
 
-_BY_DAY: Final = ("#0b6fb8", "#c2540a", "#0a7a55", "#9b4a86", "#8a6a00", "#2f7fa6", "#a33b3b", "#5b5f66")
-_BY_NIGHT: Final = ("#5db0f0", "#f0945a", "#3fc79a", "#d98cc4", "#e0b93a", "#7fc4e6", "#f08080", "#a9afb8")
+_LIGHT_COLOURS: Final = ("#0b6fb8", "#c2540a", "#0a7a55", "#9b4a86", "#8a6a00", "#2f7fa6", "#a33b3b", "#5b5f66")
+_DARK_COLOURS: Final = ("#5db0f0", "#f0945a", "#3fc79a", "#d98cc4", "#e0b93a", "#7fc4e6", "#f08080", "#a9afb8")
 """Told apart also by those who see few colours; each stands out from the page."""
-_STYLE: Final = """
+_STYLESHEET: Final = """
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:62rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;
 color:var(--ink);background:var(--paper)}
@@ -48,7 +48,7 @@ footer{margin:3rem 0 1rem;color:var(--dim);font-size:.9rem}
 """
 
 
-def write_page(document: Document, made: str) -> str:
+def render_page(document: Document, footer: str) -> str:
     """All of it. `made` says by what and when, at its end."""
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in document.facts)
     warnings = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in document.warnings)
@@ -58,9 +58,9 @@ def write_page(document: Document, made: str) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(document.title)}</title>\n<style>{_colours()}{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(document.title)}</title>\n<style>{_colour_css()}{_STYLESHEET}</style>\n</head>\n<body>\n"
         f"<main>\n<h1>{escape(document.title)}</h1>\n<dl>{facts}</dl>\n{warnings}\n{sections}</main>\n"
-        f"<footer>{escape(made)}</footer>\n</body>\n</html>\n"
+        f"<footer>{escape(footer)}</footer>\n</body>\n</html>\n"
     )
 
 
@@ -75,16 +75,18 @@ def _section(section: Section, number: int) -> str:
     )
 
 
-def _figure(chart: Bars | Stack) -> str:
-    drawn = draw_bars(chart) if isinstance(chart, Bars) else draw_stack(chart)
+def _figure(chart: BarChart | StackedChart) -> str:
+    drawn = draw_bar_chart(chart) if isinstance(chart, BarChart) else draw_stacked_chart(chart)
     return f"<figure><h3>{escape(chart.title)}</h3>{drawn}</figure>\n"
 
 
 def _table(table: Table, title: str) -> str:
     name = table.caption or title
     caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
-    classes = [' class="n"' if table.is_number(number) else "" for number in range(len(table.columns))]
-    heads = "".join(f'<th scope="col"{css}>{escape(head)}</th>' for css, head in zip(classes, table.heads, strict=True))
+    classes = [' class="n"' if table.is_numeric(number) else "" for number in range(len(table.columns))]
+    heads = "".join(
+        f'<th scope="col"{css}>{escape(head)}</th>' for css, head in zip(classes, table.headers, strict=True)
+    )
     kinds = [""] * len(table.rows)
     if table.has_total:
         kinds[-1] = ' class="sum"'
@@ -104,105 +106,111 @@ def _cells(row: Sequence[str], classes: list[str]) -> str:
     return "".join(cells)
 
 
-def _colours() -> str:
+def _colour_css() -> str:
     return (
-        f":root{{--ink:#1b1f24;--paper:#fff;--dim:#59616b;--line:#d5dae0;--soft:#fff4ea;{_named(_BY_DAY)}}}"
+        f":root{{--ink:#1b1f24;--paper:#fff;--dim:#59616b;--line:#d5dae0;--soft:#fff4ea;{_colour_variables(_LIGHT_COLOURS)}}}"
         "@media(prefers-color-scheme:dark){"
-        f":root{{--ink:#e6e9ed;--paper:#14171b;--dim:#a3abb5;--line:#353c44;--soft:#2b2118;{_named(_BY_NIGHT)}}}}}"
+        f":root{{--ink:#e6e9ed;--paper:#14171b;--dim:#a3abb5;--line:#353c44;--soft:#2b2118;{_colour_variables(_DARK_COLOURS)}}}}}"
         + "".join(
-            f".s{number}{{fill:var(--c{number})}}.b{number}{{background:var(--c{number})}}" for number in range(COLOURS)
+            f".s{number}{{fill:var(--c{number})}}.b{number}{{background:var(--c{number})}}"
+            for number in range(COLOUR_COUNT)
         )
     )
 
 
-def _named(colours: tuple[str, ...]) -> str:
+def _colour_variables(colours: tuple[str, ...]) -> str:
     return "".join(f"--c{number}:{colour};" for number, colour in enumerate(colours))
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------
 
-COLOURS: Final = 8
-WIDTH: Final = 720
-_LINE: Final = 50
+COLOUR_COUNT: Final = 8
+CHART_WIDTH: Final = 720
+_BAR_ROW_HEIGHT: Final = 50
 """Of a bar, with what it is written above it."""
-_BAR: Final = 14
-_HEIGHT: Final = 260
-_LEFT: Final = 64
-_RIGHT: Final = 12
-_TOP: Final = 12
-_BOTTOM: Final = 34
-_STEPS: Final = 4
-_LABELS: Final = 4
-_CHARACTERS: Final = 74
+_BAR_HEIGHT: Final = 14
+_STACK_HEIGHT: Final = 260
+_MARGIN_LEFT: Final = 64
+_MARGIN_RIGHT: Final = 12
+_MARGIN_TOP: Final = 12
+_MARGIN_BOTTOM: Final = 34
+_GRID_STEPS: Final = 4
+_MAX_AXIS_LABELS: Final = 4
+_MAX_LABEL_LENGTH: Final = 74
 """Of a name; a longer one is cut, and whole in the chart's table."""
-_ROOM: Final = 0.78
+_LONGEST_BAR_SHARE: Final = 0.78
 """How much of the width the longest bar has: what is written at its end needs the rest."""
 
 
-def draw_bars(chart: Bars) -> str:
+def draw_bar_chart(chart: BarChart) -> str:
     """As a picture that tells its numbers to who cannot see it."""
     longest = max((value for _, value, _ in chart.bars), default=0.0)
-    height = _LINE * len(chart.bars) + 4
+    height = _BAR_ROW_HEIGHT * len(chart.bars) + 4
     told = "; ".join(f"{name}: {text}" for name, _, text in chart.bars)
-    parts = [_open(chart.title, told, height)]
+    parts = [_svg_start(chart.title, told, height)]
     for number, (name, value, text) in enumerate(chart.bars):
-        top = _LINE * number
-        length = max(1.0, WIDTH * _ROOM * value / longest) if longest > 0 else 1.0
-        parts.append(f'<text x="0" y="{top + 18}">{_cut(name)}</text>')
-        parts.append(f'<path d="M0 {top + 27}h{length:.1f}v{_BAR}H0z" class="s{number % COLOURS}"/>')
-        parts.append(f'<text x="{length + 8:.1f}" y="{top + 39}" class="n">{_cut(text)}</text>')
+        top = _BAR_ROW_HEIGHT * number
+        length = max(1.0, CHART_WIDTH * _LONGEST_BAR_SHARE * value / longest) if longest > 0 else 1.0
+        parts.append(f'<text x="0" y="{top + 18}">{_truncate(name)}</text>')
+        parts.append(f'<path d="M0 {top + 27}h{length:.1f}v{_BAR_HEIGHT}H0z" class="s{number % COLOUR_COUNT}"/>')
+        parts.append(f'<text x="{length + 8:.1f}" y="{top + 39}" class="n">{_truncate(text)}</text>')
     return "".join([*parts, "</svg>"])
 
 
-def draw_stack(chart: Stack) -> str:
+def draw_stacked_chart(chart: StackedChart) -> str:
     """The same, over time; what the colours mean is below it."""
-    count = len(chart.places)
+    count = len(chart.labels)
     sums = [sum(values[place] for _, values in chart.series) for place in range(count)]
     highest = _round_up(max(sums, default=0.0))
-    told = f"from {chart.places[0]} to {chart.places[-1]}, at most {max(sums):,.0f} {chart.unit}" if count else "empty"
-    parts = [_open(chart.title, told, _HEIGHT)]
-    for step in range(_STEPS + 1):
-        y = _y(highest * step / _STEPS, highest)
-        parts.append(f'<path d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}" class="g"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="e n">{_short(highest * step / _STEPS)}</text>')
-    width = (WIDTH - _LEFT - _RIGHT) / max(1, count)
+    told = f"from {chart.labels[0]} to {chart.labels[-1]}, at most {max(sums):,.0f} {chart.unit}" if count else "empty"
+    parts = [_svg_start(chart.title, told, _STACK_HEIGHT)]
+    for step in range(_GRID_STEPS + 1):
+        y = _y_of(highest * step / _GRID_STEPS, highest)
+        parts.append(f'<path d="M{_MARGIN_LEFT} {y:.1f}H{CHART_WIDTH - _MARGIN_RIGHT}" class="g"/>')
+        parts.append(
+            f'<text x="{_MARGIN_LEFT - 6}" y="{y + 4:.1f}" class="e '
+            f'n">{_format_short(highest * step / _GRID_STEPS)}</text>'
+        )
+    width = (CHART_WIDTH - _MARGIN_LEFT - _MARGIN_RIGHT) / max(1, count)
     below = [0.0] * count
     for number, (_, values) in enumerate(chart.series):
         path = []
         for place, value in enumerate(values):
             if value > 0:
-                top, bottom = _y(below[place] + value, highest), _y(below[place], highest)
-                x = _LEFT + place * width
+                top, bottom = _y_of(below[place] + value, highest), _y_of(below[place], highest)
+                x = _MARGIN_LEFT + place * width
                 path.append(f"M{x:.1f} {bottom:.1f}V{top:.1f}h{max(0.6, width * 0.9):.1f}V{bottom:.1f}z")
                 below[place] += value
-        parts.append(f'<path d="{"".join(path)}" class="s{number % COLOURS}"/>')
-    for place in _labelled(count):
-        x = _LEFT + (place + 0.45) * width
+        parts.append(f'<path d="{"".join(path)}" class="s{number % COLOUR_COUNT}"/>')
+    for place in _label_positions(count):
+        x = _MARGIN_LEFT + (place + 0.45) * width
         anchor = "e" if count > 1 and place == count - 1 else "m" if place else "b"
-        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 12}" class="{anchor}">{escape(chart.places[place])}</text>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{_STACK_HEIGHT - 12}" class="{anchor}">{escape(chart.labels[place])}</text>'
+        )
     keys = "".join(
-        f'<li><span class="k b{number % COLOURS}"></span>{escape(name)}</li>'
+        f'<li><span class="k b{number % COLOUR_COUNT}"></span>{escape(name)}</li>'
         for number, (name, _) in enumerate(chart.series)
     )
     return "".join([*parts, "</svg>", f'<ul class="keys">{keys}</ul>'])
 
 
-def _open(title: str, told: str, height: float) -> str:
+def _svg_start(title: str, description: str, height: float) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" xmlns="http://www.w3.org/2000/svg">'
-        f"<title>{escape(title)}</title><desc>{escape(told)}</desc>"
+        f'<svg viewBox="0 0 {CHART_WIDTH} {height:.0f}" role="img" xmlns="http://www.w3.org/2000/svg">'
+        f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
     )
 
 
-def _y(value: float, highest: float) -> float:
-    return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * value / highest
+def _y_of(value: float, highest: float) -> float:
+    return _STACK_HEIGHT - _MARGIN_BOTTOM - (_STACK_HEIGHT - _MARGIN_BOTTOM - _MARGIN_TOP) * value / highest
 
 
-def _labelled(count: int) -> list[int]:
+def _label_positions(count: int) -> list[int]:
     """Places that are written: the first, the last, and some between."""
-    if count <= _LABELS:
+    if count <= _MAX_AXIS_LABELS:
         return list(range(count))
-    return sorted({round(step * (count - 1) / (_LABELS - 1)) for step in range(_LABELS)})
+    return sorted({round(step * (count - 1) / (_MAX_AXIS_LABELS - 1)) for step in range(_MAX_AXIS_LABELS)})
 
 
 def _round_up(value: float) -> float:
@@ -212,12 +220,12 @@ def _round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value)
 
 
-def _short(value: float) -> str:
+def _format_short(value: float) -> str:
     for limit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.3g} {sign}"
     return f"{value:.3g}"
 
 
-def _cut(text: str) -> str:
-    return escape(text if len(text) <= _CHARACTERS else text[: _CHARACTERS - 1] + "…")
+def _truncate(text: str) -> str:
+    return escape(text if len(text) <= _MAX_LABEL_LENGTH else text[: _MAX_LABEL_LENGTH - 1] + "…")

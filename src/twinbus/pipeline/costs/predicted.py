@@ -6,8 +6,16 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from twinbus.pipeline.costs.bill import money
-from twinbus.pipeline.costs.charges import NONE, THE_FOUR, Model, Stage, not_parked, parked, total
-from twinbus.pipeline.costs.document import Bars, Document, Section, Table
+from twinbus.pipeline.costs.charges import (
+    NO_CHARGES,
+    PARKED_STAGES,
+    Model,
+    Stage,
+    direct_message_charges,
+    parked_message_charges,
+    sum_charges,
+)
+from twinbus.pipeline.costs.document import BarChart, Document, Section, Table
 
 if TYPE_CHECKING:
     from twinbus.pipeline.costs.setup import Setup
@@ -16,14 +24,14 @@ if TYPE_CHECKING:
 _MODELS = (Model.DOCUMENT, Model.OPERATION)
 
 
-def tell_prediction(prediction: Prediction, model: Model = Model.OPERATION) -> Document:
+def prediction_document(prediction: Prediction, model: Model = Model.OPERATION) -> Document:
     """All of it; charts show the bills of one model."""
     setup, tariff = prediction.setup, prediction.tariff
     share = 100 * prediction.parked / prediction.messages if prediction.messages else 0.0
     facts = [
         ("month", f"{setup.days} days"),
         ("messages", f"{prediction.messages:,}, of which {prediction.parked:,} are parked ({share:.3g} %)"),
-        ("outages", _outages(setup)),
+        ("outages", _outage_summary(setup)),
         ("tariff", f"{tariff.name}, {tariff.date}"),
         ("source", tariff.source),
     ]
@@ -31,16 +39,16 @@ def tell_prediction(prediction: Prediction, model: Model = Model.OPERATION) -> D
         title="What a pair of namespaces would cost",
         facts=facts,
         sections=(
-            _alternatives(prediction, model),
-            _stages(prediction),
-            _messages(prediction),
-            _bill(prediction),
-            _assumed(setup),
+            _alternatives_section(prediction, model),
+            _stages_section(prediction),
+            _messages_section(prediction),
+            _bill_section(prediction),
+            _assumptions_section(setup),
         ),
     )
 
 
-def _outages(setup: Setup) -> str:
+def _outage_summary(setup: Setup) -> str:
     minutes = [one for one in setup.outage_minutes if one]
     if not minutes:
         return "none"
@@ -48,21 +56,21 @@ def _outages(setup: Setup) -> str:
     return f"{count}, {sum(minutes):,} minutes in all, of {setup.entities:,} entities"
 
 
-def _alternatives(prediction: Prediction, model: Model) -> Section:
+def _alternatives_section(prediction: Prediction, model: Model) -> Section:
     currency = prediction.tariff.currency
     ways = (prediction.pair, *prediction.others)
     rows = [
         (
             way.name,
-            *(f"{way.charges.by(one):,}" if way.charges != NONE else "not charged" for one in _MODELS),
+            *(f"{way.charges.for_model(one):,}" if way.charges != NO_CHARGES else "not charged" for one in _MODELS),
             *(money(way.bills[one].total, currency) for one in _MODELS),
-            f"{way.refused:,}" if way.refused else "-",
-            way.what_it_means,
+            f"{way.refused_messages:,}" if way.refused_messages else "-",
+            way.description,
         )
         for way in ways
     ]
-    extra = prediction.extra
-    said = ", ".join(f"{money(extra[one], currency)} ({_named(one)})" for one in _MODELS)
+    extra = prediction.pair_extra_cost
+    said = ", ".join(f"{money(extra[one], currency)} ({_model_name(one)})" for one in _MODELS)
     columns = (
         "way",
         ">charges, document",
@@ -76,17 +84,17 @@ def _alternatives(prediction: Prediction, model: Model) -> Section:
     return Section(
         title="The alternatives",
         paragraphs=(f"A pair costs more than no pair by {said} a month.",),
-        charts=(Bars(f"Bill of a month, {_named(model)}", bars),),
+        charts=(BarChart(f"Bill of a month, {_model_name(model)}", bars),),
         tables=(Table(columns, rows),),
     )
 
 
-def _stages(prediction: Prediction) -> Section:
-    charges = total(prediction.stages)
+def _stages_section(prediction: Prediction) -> Section:
+    charges = sum_charges(prediction.stages)
     rows = [
-        (stage.value, f"{one.document:,}", f"{one.operation:,}", _FORMULAS[stage])
+        (stage.value, f"{one.document:,}", f"{one.operation:,}", _STAGE_FORMULAS[stage])
         for stage, one in prediction.stages.items()
-        if one != NONE
+        if one != NO_CHARGES
     ]
     rows.append(("all", f"{charges.document:,}", f"{charges.operation:,}", ""))
     columns = ("what for", ">document's model", ">operation model", "how it is counted")
@@ -102,14 +110,14 @@ def _stages(prediction: Prediction) -> Section:
     )
 
 
-def _messages(prediction: Prediction) -> Section:
+def _messages_section(prediction: Prediction) -> Section:
     setup = prediction.setup
     rows = []
     for traffic in setup.traffic:
         how = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
-        direct = not_parked(traffic.size, **how)  # type: ignore[arg-type]
-        stages = parked(traffic.size, parking_bytes=setup.parking_bytes, **how)  # type: ignore[arg-type]
-        way = total(stages)
+        direct = direct_message_charges(traffic.size, **how)  # type: ignore[arg-type]
+        stages = parked_message_charges(traffic.size, parking_bytes=setup.parking_bytes, **how)  # type: ignore[arg-type]
+        way = sum_charges(stages)
         rows.append(
             (
                 traffic.name,
@@ -119,7 +127,7 @@ def _messages(prediction: Prediction) -> Section:
                 f"{direct.document:,} / {direct.operation:,}",
                 f"{way.document:,} / {way.operation:,}",
                 f"{way.document - direct.document:,} / {way.operation - direct.operation:,}",
-                " + ".join(str(stages[stage].document) for stage in THE_FOUR),
+                " + ".join(str(stages[stage].document) for stage in PARKED_STAGES),
             )
         )
     columns = (
@@ -139,7 +147,7 @@ def _messages(prediction: Prediction) -> Section:
     )
 
 
-def _bill(prediction: Prediction) -> Section:
+def _bill_section(prediction: Prediction) -> Section:
     currency = prediction.tariff.currency
     bills = [prediction.pair.bills[model] for model in _MODELS]
     parts = (
@@ -156,33 +164,33 @@ def _bill(prediction: Prediction) -> Section:
     )
 
 
-def _assumed(setup: Setup) -> Section:
+def _assumptions_section(setup: Setup) -> Section:
     rows = [
-        (field.name, _shown(getattr(setup, field.name)))
+        (field.name, _format_value(getattr(setup, field.name)))
         for field in dataclasses.fields(setup)
         if field.name != "traffic"
     ]
     for traffic in setup.traffic:
-        of_it = [(field.name, _shown(getattr(traffic, field.name))) for field in dataclasses.fields(traffic)]
+        of_it = [(field.name, _format_value(getattr(traffic, field.name))) for field in dataclasses.fields(traffic)]
         rows += [(f"traffic: {name}", value) for name, value in of_it]
     return Section(title="What was assumed", tables=(Table(("what", "as"), rows),))
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "not said"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_format_value, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _named(model: Model) -> str:
+def _model_name(model: Model) -> str:
     return "operation model" if model is Model.OPERATION else "document's model"
 
 
-_FORMULAS = {
+_STAGE_FORMULAS = {
     Stage.SEND_TO_BACKLOG: "parked messages, by their parked size",
     Stage.RECEIVE_FROM_BACKLOG: "the same; each is completed",
     Stage.SEND_TO_PRIMARY: "parked messages, by their size",

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions
 
-from twinbus.pipeline.costs.kinds import IS_OWN
+from twinbus.pipeline.costs.kinds import IS_NAMESPACE_ROW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MOST_TOLD: Final = 1_000
+MAX_NAMED_GAPS: Final = 1_000
 """Lives that did not end well, of which each is told; of more, the latest."""
-ALIVE: Final = dt.timedelta(minutes=3)
+MAX_ROW_AGE: Final = dt.timedelta(minutes=3)
 """Whose last row is no older is still running."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class UsageGap:
     """Minutes of a process that may not be counted."""
 
     namespace: str
@@ -32,29 +32,29 @@ class Gap:
     life: str
     since: dt.datetime
     """The first minute that may be missing."""
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}, process {self.process}, life {self.life}: {self.why}"
+        return f"{self.namespace}, process {self.process}, life {self.life}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class ServerActivity:
     """Of all namespaces."""
 
-    first: dt.datetime | None
-    last: dt.datetime | None
+    first_minute: dt.datetime | None
+    last_minute: dt.datetime | None
     """Minutes of which there is a row; None where there is none."""
-    lives: int
-    gaps: tuple[Gap, ...]
+    process_count: int
+    gaps: tuple[UsageGap, ...]
     gap_count: int
-    hourly_peaks: dict[dt.date, int]
+    hourly_connection_peaks: dict[dt.date, int]
     """By the first day of the month: the sum of the highest numbers of connections of all hours and namespaces."""
 
 
-def read_pulse(passed: DataFrame, now: dt.datetime) -> Pulse:
+def read_server_activity(usage_sums: DataFrame, now: dt.datetime) -> ServerActivity:
     """Of what `one_pass` gives."""
-    rows = passed.where(IS_OWN).selectExpr(
+    rows = usage_sums.where(IS_NAMESPACE_ROW).selectExpr(
         "timestamp_seconds(begun * 60) AS minute",
         "namespace",
         "process",
@@ -70,49 +70,49 @@ def read_pulse(passed: DataFrame, now: dt.datetime) -> Pulse:
         functions.expr("max_by(has_ended, minute) AS has_ended"),
         functions.expr("max(IF(has_lost, minute, NULL)) AS lost"),
     )
-    has_gap = f"NOT has_ended AND last < timestamp'{now - ALIVE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL"
+    has_gap = f"NOT has_ended AND last < timestamp'{now - MAX_ROW_AGE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL"
     whole = lives.selectExpr(
         "min(first) AS first",
         "max(last) AS last",
         "count(*) AS lives",
         f"count_if({has_gap}) AS gaps",
-        f"max_by(struct(*), last, {MOST_TOLD}) FILTER (WHERE {has_gap}) AS told",
+        f"max_by(struct(*), last, {MAX_NAMED_GAPS}) FILTER (WHERE {has_gap}) AS told",
     ).first()
     assert whole is not None
-    return Pulse(
-        first=utc(whole.first),
-        last=utc(whole.last),
-        lives=whole.lives,
-        gaps=tuple(gap for row in whole.told or () for gap in _gaps(row, now)),
+    return ServerActivity(
+        first_minute=to_utc(whole.first),
+        last_minute=to_utc(whole.last),
+        process_count=whole.lives,
+        gaps=tuple(gap for row in whole.told or () for gap in _gaps_of_process(row, now)),
         gap_count=whole.gaps,
-        hourly_peaks=_hourly_peaks(rows),
+        hourly_connection_peaks=_hourly_connection_peaks(rows),
     )
 
 
-def _hourly_peaks(rows: DataFrame) -> dict[dt.date, int]:
+def _hourly_connection_peaks(rows: DataFrame) -> dict[dt.date, int]:
     at_once = rows.groupBy("begun", "namespace").sum("peak").withColumnRenamed("sum(peak)", "peak")
     hours = at_once.selectExpr("begun div 60 AS hour", "namespace", "peak").groupBy("hour", "namespace").max("peak")
     months = hours.selectExpr("trunc(timestamp_seconds(hour * 3600), 'MONTH') AS month", "`max(peak)` AS peak")
     return {row.month: row.peak for row in months.groupBy("month").sum("peak").toDF("month", "peak").collect()}
 
 
-def _gaps(row: object, now: dt.datetime) -> list[Gap]:
+def _gaps_of_process(row: object, now: dt.datetime) -> list[UsageGap]:
     life = (row.namespace, row.process, row.life)  # type: ignore[attr-defined]  # a row of Spark's
-    last, lost = utc(row.last), utc(row.lost)  # type: ignore[attr-defined]
+    last, lost = to_utc(row.last), to_utc(row.lost)  # type: ignore[attr-defined]
     assert last is not None
     gaps = []
-    if not row.has_ended and last < now - ALIVE:  # type: ignore[attr-defined]
+    if not row.has_ended and last < now - MAX_ROW_AGE:  # type: ignore[attr-defined]
         why = (
             f"ended without a last word in the minute from {last:%Y-%m-%d %H:%M} UTC: "
             "the last second of a killed process is missing, and up to a minute after a power cut"
         )
-        gaps.append(Gap(*life, last, why))
+        gaps.append(UsageGap(*life, last, why))
     if lost is not None:
         why = f"could not write for a while: minutes before {lost:%Y-%m-%d %H:%M} UTC are missing"
-        gaps.append(Gap(*life, lost, why))
+        gaps.append(UsageGap(*life, lost, why))
     return gaps
 
 
-def utc(found: dt.datetime | None) -> dt.datetime | None:
+def to_utc(local_time: dt.datetime | None) -> dt.datetime | None:
     """Spark gives local times without a zone."""
-    return None if found is None else found.astimezone(dt.UTC)
+    return None if local_time is None else local_time.astimezone(dt.UTC)

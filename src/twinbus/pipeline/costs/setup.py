@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-MOST: Final = 10**15
+MAX_COUNT: Final = 10**15
 """Of anything that is counted: beyond that somebody mistyped."""
-LARGEST_BYTES: Final = 100 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 100 * 1024 * 1024
 HUNDRED: Final = Decimal(100)
 
 
@@ -76,26 +76,33 @@ class Setup:
     traffic: tuple[Traffic, ...] = (Traffic(),)
 
     @property
-    def outage_share(self) -> Decimal:
+    def outage_percent(self) -> Decimal:
         """Of the month, in per cent."""
         return min(HUNDRED, HUNDRED * sum(self.outage_minutes) / (self.days * 1_440))
 
     def parked_messages(self, traffic: Traffic) -> int:
         """Whole ones."""
-        share = traffic.parked if traffic.parked is not None else self.outage_share
+        share = traffic.parked if traffic.parked is not None else self.outage_percent
         return int((traffic.messages * share / HUNDRED).to_integral_value(ROUND_HALF_UP))
 
 
-_LEAST: Final = {"days": 1, "queues": 1, "poll_minutes": 1, "ping_seconds": 1, "premium_units": 1, "subscriptions": 0}
-_MOST: Final = {"days": 366, "size": LARGEST_BYTES, "ping_seconds": 86_400, "poll_minutes": 1_440}
-_OUTAGES: Final = 10_000
-_PER_CENT: Final = frozenset({"egress", "parked"})
-_SWITCHES: Final = frozenset({"failed_calls", "peek_lock"})
-_OF_TRAFFIC: Final = frozenset(field.name for field in dataclasses.fields(Traffic))
-_OF_SETUP: Final = frozenset(field.name for field in dataclasses.fields(Setup))
+_MINIMUMS: Final = {
+    "days": 1,
+    "queues": 1,
+    "poll_minutes": 1,
+    "ping_seconds": 1,
+    "premium_units": 1,
+    "subscriptions": 0,
+}
+_MAXIMUMS: Final = {"days": 366, "size": MAX_MESSAGE_BYTES, "ping_seconds": 86_400, "poll_minutes": 1_440}
+_MAX_OUTAGES: Final = 10_000
+_PERCENT_FIELDS: Final = frozenset({"egress", "parked"})
+_BOOLEAN_FIELDS: Final = frozenset({"failed_calls", "peek_lock"})
+_TRAFFIC_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Traffic))
+_SETUP_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Setup))
 
 
-def read_setup(path: Path | None = None, given: Mapping[str, object] | None = None) -> Setup:
+def read_setup(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Setup:
     """What a file says, and what is given beside it. PipelineError says what is wrong.
 
     What is given of traffic holds for the one kind there is; with several kinds in the file it is refused.
@@ -108,81 +115,82 @@ def read_setup(path: Path | None = None, given: Mapping[str, object] | None = No
             raise PipelineError(f"the set-up {path} cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise PipelineError(f"the set-up {path} is not TOML: {error}") from error
-    return _setup(document, dict(given or {}))
+    return _parse_setup(document, dict(overrides or {}))
 
 
-def _setup(document: dict[str, object], given: dict[str, object]) -> Setup:
+def _parse_setup(document: dict[str, object], overrides: dict[str, object]) -> Setup:
     kinds = document.pop("traffic", [{}])
     if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, dict) for kind in kinds):
         raise PipelineError("the set-up: traffic: is to be given as [[traffic]], at least once")
-    of_traffic = {name: value for name, value in given.items() if name in _OF_TRAFFIC}
+    of_traffic = {name: value for name, value in overrides.items() if name in _TRAFFIC_FIELDS}
     if of_traffic and len(kinds) > 1:
         raise PipelineError(
             f"the set-up has {len(kinds)} kinds of traffic: {', '.join(of_traffic)} belongs into its file"
         )
-    traffic = tuple(Traffic(**_checked({**kind, **of_traffic}, _OF_TRAFFIC)) for kind in kinds)  # type: ignore[arg-type]  # checked
-    of_setup = {name: value for name, value in given.items() if name not in _OF_TRAFFIC}
-    fields = _checked({**document, **of_setup}, _OF_SETUP - {"traffic"})
+    traffic = tuple(Traffic(**_parse_fields({**kind, **of_traffic}, _TRAFFIC_FIELDS)) for kind in kinds)  # type: ignore[arg-type]  # checked
+    of_setup = {name: value for name, value in overrides.items() if name not in _TRAFFIC_FIELDS}
+    fields = _parse_fields({**document, **of_setup}, _SETUP_FIELDS - {"traffic"})
     return Setup(**fields, traffic=traffic)  # type: ignore[arg-type]  # checked
 
 
-def _checked(found: Mapping[str, object], names: frozenset[str]) -> dict[str, object]:
-    return {name: _value(name, value, names) for name, value in found.items()}
+def _parse_fields(values: Mapping[str, object], known_names: frozenset[str]) -> dict[str, object]:
+    return {name: _parse_value(name, value, known_names) for name, value in values.items()}
 
 
-def _value(name: str, value: object, names: frozenset[str]) -> object:
-    if name not in names:
-        close = difflib.get_close_matches(name, names, 1)
+def _parse_value(name: str, value: object, known_names: frozenset[str]) -> object:
+    if name not in known_names:
+        close = difflib.get_close_matches(name, known_names, 1)
         raise PipelineError(
-            f"the set-up: {name} is not known{f': {close[0]}?' if close else ''}; known are {', '.join(sorted(names))}"
+            f"the set-up: {name} is not known{f': {close[0]}?' if close else ''}; known are "
+            f"{', '.join(sorted(known_names))}"
         )
     if name == "name":
-        return _text(name, value)
-    if name in _SWITCHES:
-        return _switch(name, value)
-    if name in _PER_CENT:
-        return _per_cent(name, value)
+        return _parse_text(name, value)
+    if name in _BOOLEAN_FIELDS:
+        return _parse_boolean(name, value)
+    if name in _PERCENT_FIELDS:
+        return _parse_percent(name, value)
     if name == "outage_minutes":
-        return _minutes(name, value)
-    return _count(name, value)
+        return _parse_outages(name, value)
+    return _parse_count(name, value)
 
 
-def _count(name: str, value: object) -> int:
-    least, most = _LEAST.get(name, 0), _MOST.get(name, MOST)
+def _parse_count(name: str, value: object) -> int:
+    least, most = _MINIMUMS.get(name, 0), _MAXIMUMS.get(name, MAX_COUNT)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise PipelineError(f"the set-up: {name} = {value!r}: is to be a whole number from {least:,} to {most:,}")
     return value
 
 
-def _minutes(name: str, value: object) -> tuple[int | Decimal, ...]:
+def _parse_outages(name: str, value: object) -> tuple[int | Decimal, ...]:
     found = list(value) if isinstance(value, list | tuple) else [value]
-    if len(found) > _OUTAGES:
-        raise PipelineError(f"the set-up: {name}: {len(found):,} outages; at most {_OUTAGES:,}")
-    return tuple(_some_minutes(name, one) for one in found)
+    if len(found) > _MAX_OUTAGES:
+        raise PipelineError(f"the set-up: {name}: {len(found):,} outages; at most {_MAX_OUTAGES:,}")
+    return tuple(_parse_minutes(name, one) for one in found)
 
 
-def _some_minutes(name: str, value: object) -> int | Decimal:
+def _parse_minutes(name: str, value: object) -> int | Decimal:
     if not isinstance(value, float | Decimal):
-        return _count(name, value)
-    if not 0 <= value <= MOST:  # NaN is not
+        return _parse_count(name, value)
+    if not 0 <= value <= MAX_COUNT:  # NaN is not
         raise PipelineError(f"the set-up: {name} = {value!r}: is to be a number of minutes, 0 or more")
     return int(value) if value == int(value) else Decimal(str(value))
 
 
-def _per_cent(name: str, value: object) -> Decimal:
+def _parse_percent(name: str, value: object) -> Decimal:
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= 100:  # type: ignore[operator]  # noqa: PLR2004  # it is a number; NaN is not
         raise PipelineError(f"the set-up: {name} = {value!r}: is to be from 0 to 100, per cent")
     return Decimal(str(value))
 
 
-def _switch(name: str, value: object) -> bool:
+def _parse_boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise PipelineError(f"the set-up: {name} = {value!r}: is to be true or false")
     return value
 
 
-def _text(name: str, value: object) -> str:
+def _parse_text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise PipelineError(f"the set-up: {name} = {value!r}: is to be a text")
     return value

@@ -19,8 +19,8 @@ from typing import Final
 
 from twinbus.pipeline.errors import PipelineError
 
-_MONEY: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
-_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+_MONEY_PATTERN: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_CURRENCY_PATTERN: Final = re.compile(r"[A-Z]{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +52,38 @@ class Tariff:
     bytes_per_gb: int
 
 
-def shipped_tariff() -> Path:
+def default_tariff_path() -> Path:
     """The newest that comes with twinbus: dates sort as their names do."""
     return max(Path(__file__).parent.glob("tariff-*.toml"))
 
 
 def read_tariff(path: Path | None = None) -> Tariff:
     """What a file says, or the one that comes with twinbus. PipelineError says what is wrong in it."""
-    path = path if path is not None else shipped_tariff()
+    path = path if path is not None else default_tariff_path()
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PipelineError(f"the tariff {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PipelineError(f"the tariff {path} is not TOML: {error}") from error
-    return _Reader(path).tariff(document)
+    return _TariffParser(path).parse(document)
 
 
-class _Reader:
+class _TariffParser:
     """Takes a document apart, and knows where it is while it does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def tariff(self, document: dict[str, object]) -> Tariff:
-        self._refuse_others(document, "", {"tariff", "standard", "premium", "basic", "bandwidth"})
+    def parse(self, document: dict[str, object]) -> Tariff:
+        self._reject_unknown_keys(document, "", {"tariff", "standard", "premium", "basic", "bandwidth"})
         about = self._table(document, "tariff", {"name", "source", "date", "currency"})
         standard = self._table(document, "standard", {"base_per_month", "included_operations", "tiers", "connections"})
         connections = self._table(standard, "standard.connections", {"included", "per_month", "hours_per_month"})
         premium = self._table(document, "premium", {"per_unit_and_month"})
         basic = self._table(document, "basic", {"per_million"})
         bandwidth = self._table(document, "bandwidth", {"egress_per_gb", "bytes_per_gb"})
-        included = self._count(standard, "standard.included_operations", least=0)
+        included = self._count(standard, "standard.included_operations", min_value=0)
         return Tariff(
             name=self._text(about, "tariff.name"),
             source=self._text(about, "tariff.source"),
@@ -91,8 +91,8 @@ class _Reader:
             currency=self._currency(about),
             base_per_month=self._money(standard, "standard.base_per_month"),
             included_operations=included,
-            tiers=self._tiers(standard.get("tiers"), included),
-            included_connections=self._count(connections, "standard.connections.included", least=0),
+            tiers=self._parse_tiers(standard.get("tiers"), included),
+            included_connections=self._count(connections, "standard.connections.included", min_value=0),
             per_connection_and_month=self._money(connections, "standard.connections.per_month"),
             hours_per_month=self._count(connections, "standard.connections.hours_per_month"),
             premium_per_unit_and_month=self._money(premium, "premium.per_unit_and_month"),
@@ -101,72 +101,76 @@ class _Reader:
             bytes_per_gb=self._count(bandwidth, "bandwidth.bytes_per_gb"),
         )
 
-    def _tiers(self, found: object, included: int) -> tuple[Tier, ...]:
-        if not isinstance(found, list) or not found:
-            raise self._wrong("standard.tiers", "there has to be at least one [[standard.tiers]]")
-        tiers, begins = [], included
-        for number, one in enumerate(found, 1):
+    def _parse_tiers(self, value: object, included_operations: int) -> tuple[Tier, ...]:
+        if not isinstance(value, list) or not value:
+            raise self._error("standard.tiers", "there has to be at least one [[standard.tiers]]")
+        tiers, begins = [], included_operations
+        for number, one in enumerate(value, 1):
             where = f"standard.tiers (number {number})"
             if not isinstance(one, dict):
-                raise self._wrong(where, "is to be a table")
-            self._refuse_others(one, where, {"up_to", "per_million"})
-            is_last = number == len(found)
+                raise self._error(where, "is to be a table")
+            self._reject_unknown_keys(one, where, {"up_to", "per_million"})
+            is_last = number == len(value)
             if is_last == ("up_to" in one):
-                raise self._wrong(where, "the last one has no up_to" if is_last else "all but the last have an up_to")
-            up_to = None if is_last else self._count(one, f"{where}.up_to", least=begins + 1)
+                raise self._error(where, "the last one has no up_to" if is_last else "all but the last have an up_to")
+            up_to = None if is_last else self._count(one, f"{where}.up_to", min_value=begins + 1)
             begins = begins if up_to is None else up_to
             tiers.append(Tier(up_to, self._money(one, f"{where}.per_million")))
         return tuple(tiers)
 
-    def _table(self, parent: dict[str, object], where: str, names: set[str]) -> dict[str, object]:
-        found = parent.get(_last(where))
+    def _table(self, parent: dict[str, object], key_path: str, known_names: set[str]) -> dict[str, object]:
+        found = parent.get(_last_key(key_path))
         if not isinstance(found, dict):
-            raise self._wrong(where, f"there is no [{where}]")
-        self._refuse_others(found, where, names)
+            raise self._error(key_path, f"there is no [{key_path}]")
+        self._reject_unknown_keys(found, key_path, known_names)
         return found
 
-    def _refuse_others(self, table: dict[str, object], where: str, names: set[str]) -> None:
+    def _reject_unknown_keys(self, table: dict[str, object], key_path: str, known_names: set[str]) -> None:
         for name in table:
-            if name not in names:
-                raise self._wrong(f"{where}.{name}".lstrip("."), f"is not known; known are {', '.join(sorted(names))}")
+            if name not in known_names:
+                raise self._error(
+                    f"{key_path}.{name}".lstrip("."), f"is not known; known are {', '.join(sorted(known_names))}"
+                )
 
-    def _money(self, table: dict[str, object], where: str) -> Decimal:
-        found = table.get(_last(where))
-        if not isinstance(found, str) or not _MONEY.fullmatch(found):
-            raise self._wrong(where, f'{_said(found)}: an amount is a text such as "0.80", so that it is exact')
+    def _money(self, table: dict[str, object], key_path: str) -> Decimal:
+        found = table.get(_last_key(key_path))
+        if not isinstance(found, str) or not _MONEY_PATTERN.fullmatch(found):
+            raise self._error(
+                key_path, f'{_describe_value(found)}: an amount is a text such as "0.80", so that it is exact'
+            )
         return Decimal(found)
 
-    def _count(self, table: dict[str, object], where: str, least: int = 1) -> int:
-        found = table.get(_last(where))
-        if not isinstance(found, int) or isinstance(found, bool) or found < least:
-            raise self._wrong(where, f"{_said(found)}: is to be a whole number of at least {least:,}")
+    def _count(self, table: dict[str, object], key_path: str, min_value: int = 1) -> int:
+        found = table.get(_last_key(key_path))
+        if not isinstance(found, int) or isinstance(found, bool) or found < min_value:
+            raise self._error(key_path, f"{_describe_value(found)}: is to be a whole number of at least {min_value:,}")
         return found
 
-    def _text(self, table: dict[str, object], where: str) -> str:
-        found = table.get(_last(where))
+    def _text(self, table: dict[str, object], key_path: str) -> str:
+        found = table.get(_last_key(key_path))
         if not isinstance(found, str) or not found.strip():
-            raise self._wrong(where, f"{_said(found)}: is to be a text")
+            raise self._error(key_path, f"{_describe_value(found)}: is to be a text")
         return found
 
     def _currency(self, table: dict[str, object]) -> str:
         found = self._text(table, "tariff.currency")
-        if not _CURRENCY.fullmatch(found):
-            raise self._wrong("tariff.currency", f'{found!r}: is to be a code of three letters such as "USD"')
+        if not _CURRENCY_PATTERN.fullmatch(found):
+            raise self._error("tariff.currency", f'{found!r}: is to be a code of three letters such as "USD"')
         return found
 
-    def _date(self, table: dict[str, object], where: str) -> dt.date:
-        found = table.get(_last(where))
+    def _date(self, table: dict[str, object], key_path: str) -> dt.date:
+        found = table.get(_last_key(key_path))
         if not isinstance(found, dt.date) or isinstance(found, dt.datetime):
-            raise self._wrong(where, f"{_said(found)}: is to be a date such as 2026-11-01, without quotes")
+            raise self._error(key_path, f"{_describe_value(found)}: is to be a date such as 2026-11-01, without quotes")
         return found
 
-    def _wrong(self, where: str, why: str) -> PipelineError:
-        return PipelineError(f"the tariff {self._path}: {where}: {why}")
+    def _error(self, key_path: str, reason: str) -> PipelineError:
+        return PipelineError(f"the tariff {self._path}: {key_path}: {reason}")
 
 
-def _last(where: str) -> str:
-    return where.rpartition(".")[2]
+def _last_key(key_path: str) -> str:
+    return key_path.rpartition(".")[2]
 
 
-def _said(found: object) -> str:
-    return "missing" if found is None else repr(found)
+def _describe_value(value: object) -> str:
+    return "missing" if value is None else repr(value)

@@ -21,7 +21,7 @@ from twinbus.pipeline.costs.bill import (
     operations_cost,
     premium_cost,
 )
-from twinbus.pipeline.costs.charges import NONE, Charges, Model, Stage, total
+from twinbus.pipeline.costs.charges import NO_CHARGES, Charges, Model, Stage, sum_charges
 from twinbus.pipeline.costs.setup import HUNDRED
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Alternative:
     charges: Charges
     """None of them is charged under Premium."""
     bills: dict[Model, Bill]
-    what_it_means: str
-    refused: int = 0
+    description: str
+    refused_messages: int = 0
     """Messages that nobody takes while the primary is down."""
 
 
@@ -58,7 +58,7 @@ class Prediction:
     others: tuple[Alternative, ...]
 
     @property
-    def extra(self) -> dict[Model, Decimal]:
+    def pair_extra_cost(self) -> dict[Model, Decimal]:
         """What the pair costs more than no pair does."""
         alone = self.others[0]
         return {model: self.pair.bills[model].total - alone.bills[model].total for model in Model}
@@ -66,20 +66,20 @@ class Prediction:
 
 def predict(setup: Setup, tariff: Tariff) -> Prediction:
     """Add it all up."""
-    stages = _stages(setup)
+    stages = _stage_charges(setup)
     messages = sum(traffic.messages for traffic in setup.traffic)
     parked = sum(setup.parked_messages(traffic) for traffic in setup.traffic)
     backlog_bytes = sum(
         setup.parked_messages(traffic) * (traffic.size + setup.parking_bytes) for traffic in setup.traffic
     )
-    pair = _standard(
+    pair = _standard_alternative(
         setup,
         tariff,
-        total(stages),
-        connections=2 * _connections(setup),
-        egress_bytes=_received_bytes(setup) + backlog_bytes,
+        sum_charges(stages),
+        connections=2 * _connection_count(setup),
+        egress_bytes=_application_egress_bytes(setup) + backlog_bytes,
         name="paired namespaces",
-        what_it_means="sends park in the secondary while the primary is down, and come back by themselves",
+        description="sends park in the secondary while the primary is down, and come back by themselves",
     )
     return Prediction(
         setup=setup,
@@ -88,75 +88,81 @@ def predict(setup: Setup, tariff: Tariff) -> Prediction:
         parked=parked,
         stages=stages,
         pair=pair,
-        others=(_alone(setup, tariff, parked), *_dearer(setup, tariff), *_basic(setup, tariff, parked)),
+        others=(
+            _unpaired_alternative(setup, tariff, parked),
+            *_replicated_and_premium(setup, tariff),
+            *_basic_alternative(setup, tariff, parked),
+        ),
     )
 
 
-def _stages(setup: Setup) -> dict[Stage, Charges]:
-    stages = dict.fromkeys(Stage, NONE)
+def _stage_charges(setup: Setup) -> dict[Stage, Charges]:
+    stages = dict.fromkeys(Stage, NO_CHARGES)
     for traffic in setup.traffic:
         parked = setup.parked_messages(traffic)
         how = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
-        stages[Stage.NOT_PARKED] += count.not_parked(traffic.size, **how) * (traffic.messages - parked)  # type: ignore[arg-type]
+        stages[Stage.NOT_PARKED] += count.direct_message_charges(traffic.size, **how) * (traffic.messages - parked)  # type: ignore[arg-type]
         sizes = {"parking_bytes": setup.parking_bytes, "returned_bytes": count.RETURNED_BYTES}
-        for stage, one in count.parked(traffic.size, **sizes, **how).items():  # type: ignore[arg-type]
+        for stage, one in count.parked_message_charges(traffic.size, **sizes, **how).items():  # type: ignore[arg-type]
             stages[stage] += one * parked
     if setup.failed_calls:
         who = {"entities": setup.entities, "clients": setup.clients, "factories": setup.factories}
         for minutes in setup.outage_minutes:
-            stages[Stage.PING] += count.pings(int(minutes * 60), setup.ping_seconds, **who)
-    stages[Stage.IDLE_SYPHON] = count.idle_syphon(setup.queues, setup.hosts, setup.poll_minutes, setup.days)
+            stages[Stage.PING] += count.ping_charges(int(minutes * 60), setup.ping_seconds, **who)
+    stages[Stage.IDLE_SYPHON] = count.idle_syphon_charges(setup.queues, setup.hosts, setup.poll_minutes, setup.days)
     # An outage ends the pumps' receiving, and they start again after it.
     starts = 1 + sum(1 for minutes in setup.outage_minutes if minutes)
-    stages[Stage.MANAGEMENT] = count.pairing_start(setup.processes, setup.missing_queues)
-    stages[Stage.MANAGEMENT] += count.syphon_starts(setup.queues, setup.hosts, starts)
+    stages[Stage.MANAGEMENT] = count.pairing_start_charges(setup.processes, setup.missing_queues)
+    stages[Stage.MANAGEMENT] += count.syphon_start_charges(setup.queues, setup.hosts, starts)
     stages[Stage.OTHER] = Charges(setup.other_operations, setup.other_operations)
     return stages
 
 
-def _plain(setup: Setup) -> Charges:
+def _direct_charges(setup: Setup) -> Charges:
     """All messages, each sent once and received by whoever wants it."""
-    charges = NONE
+    charges = NO_CHARGES
     for traffic in setup.traffic:
-        one = count.not_parked(traffic.size, subscriptions=traffic.subscriptions, is_peek_lock=traffic.peek_lock)
+        one = count.direct_message_charges(
+            traffic.size, subscriptions=traffic.subscriptions, is_peek_lock=traffic.peek_lock
+        )
         charges += one * traffic.messages
     return charges
 
 
-def _alone(setup: Setup, tariff: Tariff, parked: int) -> Alternative:
-    return _standard(
+def _unpaired_alternative(setup: Setup, tariff: Tariff, parked: int) -> Alternative:
+    return _standard_alternative(
         setup,
         tariff,
-        _plain(setup) + Charges(setup.other_operations, setup.other_operations),
-        connections=_connections(setup),
-        egress_bytes=_received_bytes(setup),
+        _direct_charges(setup) + Charges(setup.other_operations, setup.other_operations),
+        connections=_connection_count(setup),
+        egress_bytes=_application_egress_bytes(setup),
         name="no pair",
-        what_it_means="sends fail while the primary is down; here each is sent later, by the application",
-        refused=parked,
+        description="sends fail while the primary is down; here each is sent later, by the application",
+        refused_messages=parked,
     )
 
 
-def _dearer(setup: Setup, tariff: Tariff) -> tuple[Alternative, ...]:
-    twice = _standard(
+def _replicated_and_premium(setup: Setup, tariff: Tariff) -> tuple[Alternative, ...]:
+    twice = _standard_alternative(
         setup,
         tariff,
-        _plain(setup) * 2 + Charges(setup.other_operations, setup.other_operations),
-        connections=2 * _connections(setup),
-        egress_bytes=2 * _received_bytes(setup),
+        _direct_charges(setup) * 2 + Charges(setup.other_operations, setup.other_operations),
+        connections=2 * _connection_count(setup),
+        egress_bytes=2 * _application_egress_bytes(setup),
         name="active replication",
-        what_it_means="every message is sent to both, received from both, and told apart by the application",
+        description="every message is sent to both, received from both, and told apart by the application",
     )
     units = setup.premium_units
-    egress = egress_cost(tariff, _received_bytes(setup))
-    other = _elsewhere(setup, tariff)
+    egress = egress_cost(tariff, _application_egress_bytes(setup))
+    other = _other_operations_cost(setup, tariff)
     premium = tuple(
         Alternative(
             name=name,
-            charges=NONE,
+            charges=NO_CHARGES,
             bills=dict.fromkeys(
                 Model, Bill(operations=other, base=premium_cost(tariff, units * namespaces), egress=egress)
             ),
-            what_it_means=what_it_means,
+            description=what_it_means,
         )
         for name, namespaces, what_it_means in (
             ("Premium", 1, "one namespace of its own; an outage of its region is one of the application"),
@@ -170,19 +176,23 @@ def _dearer(setup: Setup, tariff: Tariff) -> tuple[Alternative, ...]:
     return (twice, *premium)
 
 
-def _basic(setup: Setup, tariff: Tariff, parked: int) -> tuple[Alternative, ...]:
+def _basic_alternative(setup: Setup, tariff: Tariff, parked: int) -> tuple[Alternative, ...]:
     if any(traffic.subscriptions is not None for traffic in setup.traffic):
         return ()  # it has no topics
-    charges = _plain(setup)
-    other, egress = _elsewhere(setup, tariff), egress_cost(tariff, _received_bytes(setup))
-    bills = {model: Bill(operations=basic_cost(tariff, charges.by(model)) + other, egress=egress) for model in Model}
+    charges = _direct_charges(setup)
+    other, egress = _other_operations_cost(setup, tariff), egress_cost(tariff, _application_egress_bytes(setup))
+    bills = {
+        model: Bill(operations=basic_cost(tariff, charges.for_model(model)) + other, egress=egress) for model in Model
+    }
     what_it_means = "queues only: no topics, sessions, transactions or duplicate detection; and no pair"
     return (
-        Alternative(name="Basic, no pair", charges=charges, bills=bills, what_it_means=what_it_means, refused=parked),
+        Alternative(
+            name="Basic, no pair", charges=charges, bills=bills, description=what_it_means, refused_messages=parked
+        ),
     )
 
 
-def _standard(
+def _standard_alternative(
     setup: Setup,
     tariff: Tariff,
     charges: Charges,
@@ -190,35 +200,37 @@ def _standard(
     connections: int,
     egress_bytes: int,
     name: str,
-    what_it_means: str,
-    refused: int = 0,
+    description: str,
+    refused_messages: int = 0,
 ) -> Alternative:
     hours = min(setup.days * 24, tariff.hours_per_month)
     connected, egress = connections_cost(tariff, connections * hours), egress_cost(tariff, egress_bytes)
     bills = {
         model: Bill(
-            operations=operations_cost(tariff, charges.by(model)),
+            operations=operations_cost(tariff, charges.for_model(model)),
             base=tariff.base_per_month,
             connections=connected,
             egress=egress,
         )
         for model in Model
     }
-    return Alternative(name=name, charges=charges, bills=bills, what_it_means=what_it_means, refused=refused)
+    return Alternative(
+        name=name, charges=charges, bills=bills, description=description, refused_messages=refused_messages
+    )
 
 
-def _elsewhere(setup: Setup, tariff: Tariff) -> Decimal:
+def _other_operations_cost(setup: Setup, tariff: Tariff) -> Decimal:
     """What the account's other operations cost where these messages are none of Standard's."""
     if not setup.other_operations:
         return ZERO
     return tariff.base_per_month + operations_cost(tariff, setup.other_operations)
 
 
-def _connections(setup: Setup) -> int:
+def _connection_count(setup: Setup) -> int:
     return setup.clients * setup.factories
 
 
-def _received_bytes(setup: Setup) -> int:
+def _application_egress_bytes(setup: Setup) -> int:
     """By applications, outside of the region."""
     received = sum(
         traffic.messages * traffic.size * (1 if traffic.subscriptions is None else traffic.subscriptions)

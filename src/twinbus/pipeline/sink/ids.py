@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 DIGEST_BYTES: Final = 16
-SOURCE_KEY: Final = (SOURCE_ID,)
+DEFAULT_KEY: Final = (SOURCE_ID,)
 """The key of rows that were read with this data source."""
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_FIRST: Final = operator.itemgetter(0)
+_PAIR_NAME: Final = operator.itemgetter(0)
 _KEY_TYPES: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -64,7 +64,7 @@ def check_key(schema: pa.Schema, key: Sequence[str]) -> None:
             " (Earlier versions numbered the rows of a partition: when a batch ran again with rows missing, other rows"
             " got the numbers of these and were dropped as duplicates)"
         )
-    for name in key or SOURCE_KEY:
+    for name in key or DEFAULT_KEY:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -87,7 +87,7 @@ class RowIds:
     def __init__(self, scope: str, key: Sequence[str] = ()) -> None:
         """`scope` is what all ids begin with, `key` the columns that identify a row (default: the source id)."""
         self.scope = scope
-        self.key = tuple(key) or SOURCE_KEY
+        self.key = tuple(key) or DEFAULT_KEY
         self._digests = bytearray()
 
     @property
@@ -95,7 +95,7 @@ class RowIds:
         """Of all ids that were given, for `check_distinct`."""
         return bytes(self._digests)
 
-    def start(self, batch: pa.RecordBatch) -> BatchIds:
+    def for_batch(self, batch: pa.RecordBatch) -> BatchIds:
         """Begin with the next rows."""
         return BatchIds(self.scope, self.key, batch, self._digests)
 
@@ -109,15 +109,15 @@ class BatchIds:
         self._key = key
         self._columns: list[list[object]] = [batch.column(name).to_pylist() for name in key]
         self._digests = digests
-        self._seen: set[bytes] = set()
+        self._batch_digests: set[bytes] = set()
 
-    def name_of(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """What a row is called in errors: its key."""
         return " and ".join(
             [f"{name} {column[row]!s:.140}" for name, column in zip(self._key, self._columns, strict=True)]
         )
 
-    def id_of(self, row: int, content: Mapping[str, object]) -> str:
+    def derive_id(self, row: int, content: Mapping[str, object]) -> str:
         """Derive the id of a row with this content. PipelineError if its key is null, or it is equal to another row."""
         values = [column[row] for column in self._columns]
         for name, value in zip(self._key, values, strict=True):
@@ -126,10 +126,10 @@ class BatchIds:
                     f"a row has no {name}, which messageIds=deterministic derives its message id from: leave such rows"
                     " out, give them a messageId, or name columns in messageIdKey that are never null"
                 )
-        digest = digest_of(zip(self._key, values, strict=True), content.items())
-        if digest in self._seen:
-            raise _two_alike(f"two rows have {self.name_of(row)}")
-        self._seen.add(digest)
+        digest = compute_digest(zip(self._key, values, strict=True), content.items())
+        if digest in self._batch_digests:
+            raise _duplicate_rows_error(f"two rows have {self.describe_row(row)}")
+        self._batch_digests.add(digest)
         self._digests += digest
         return f"{self._scope}-{digest.hex()}"
 
@@ -146,45 +146,46 @@ def check_distinct(digests: Iterable[bytes]) -> None:
     if len(array.unique()) == len(array):
         return
     found = next(one["values"] for one in array.value_counts().to_pylist() if one["counts"] > 1)
-    raise _two_alike(f"several rows have the message id that ends in {found.hex()}")
+    raise _duplicate_rows_error(f"several rows have the message id that ends in {found.hex()}")
 
 
-def _two_alike(what: str) -> PipelineError:
+def _duplicate_rows_error(description: str) -> PipelineError:
     return PipelineError(
-        f"{what}, and the same content: a destination that detects duplicates keeps one of them only. Name columns in"
+        f"{description}, and the same content: a destination that detects duplicates keeps one of them only. "
+        "Name columns in"
         " messageIdKey that tell rows apart (if one message became several rows: messageIdKey=sourceId,pos with the"
         " pos of posexplode), or give each row a messageId"
     )
 
 
-def digest_of(key: Iterable[tuple[str, object]], content: Iterable[tuple[str, object]]) -> bytes:
+def compute_digest(key: Iterable[tuple[str, object]], content: Iterable[tuple[str, object]]) -> bytes:
     """Digest names and values, each with its length, so that no two lists of them are written alike."""
     parts: list[bytes] = []
-    _add(parts, key)
+    _append_pairs(parts, key)
     parts.append(b"")
-    _add(parts, content)
+    _append_pairs(parts, content)
     framed = b"".join([b"%d:%b" % (len(part), part) for part in parts])
     return hashlib.blake2b(framed, digest_size=DIGEST_BYTES).digest()
 
 
-def _add(parts: list[bytes], pairs: Iterable[tuple[str, object]]) -> None:
-    for name, value in sorted([pair for pair in pairs if pair[1] is not None], key=_FIRST):
+def _append_pairs(parts: list[bytes], pairs: Iterable[tuple[str, object]]) -> None:
+    for name, value in sorted([pair for pair in pairs if pair[1] is not None], key=_PAIR_NAME):
         if isinstance(value, dict):
             parts.append(b"%b{%d" % (name.encode(), len(value)))
             for inner in sorted(value):
                 parts += (inner.encode(), encode(value[inner]))
         else:
-            parts += (name.encode(), _bytes_of(value))
+            parts += (name.encode(), _encode_value(value))
 
 
-def _bytes_of(value: object) -> bytes:
+def _encode_value(value: object) -> bytes:
     """Of a value: its type and what it is, whatever Arrow or Spark call its type."""
     if isinstance(value, str):
         return b"s" + value.encode()
     if isinstance(value, bytes):
         return b"b" + value
     if isinstance(value, decimal.Decimal):
-        return b"c" + _digits_of(value)
+        return b"c" + _encode_decimal(value)
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return b"m%d" % ((value - EPOCH) // _MICROSECOND)
     if isinstance(value, dt.date):
@@ -193,7 +194,7 @@ def _bytes_of(value: object) -> bytes:
     return b"i%d" % value
 
 
-def _digits_of(value: decimal.Decimal) -> bytes:
+def _encode_decimal(value: decimal.Decimal) -> bytes:
     """A number's digits, the same for 1.5 and 1.50. Not by `normalize`, which rounds to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "Spark has neither infinite decimals nor NaN"

@@ -14,18 +14,18 @@ import pyarrow as pa
 from twinbus.amqp.errors import AmqpError
 from twinbus.client import BrokeredMessage
 from twinbus.model.errors import ServiceBusError
-from twinbus.model.path import key_of
-from twinbus.model.times import duration_of
+from twinbus.model.path import canonical_key
+from twinbus.model.times import timedelta_of
 from twinbus.pipeline.columns import SOURCE_ID
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.properties import value_of
+from twinbus.pipeline.properties import from_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from twinbus.pipeline.sink.ids import RowIds
 
-TEXTS: Final = {
+TEXT_COLUMNS: Final = {
     "messageId": "message_id",
     "sessionId": "session_id",
     "partitionKey": "partition_key",
@@ -37,7 +37,7 @@ TEXTS: Final = {
     "replyToSessionId": "reply_to_session_id",
 }
 """Columns of text, and the property that each becomes."""
-BROKERS_OWN: Final = (
+BROKER_COLUMNS: Final = (
     "enqueuedTime",
     "expiresAt",
     "sequenceNumber",
@@ -50,20 +50,28 @@ BROKERS_OWN: Final = (
     SOURCE_ID,
 )
 """What reading tells of a message beside what its sender gave it. Written rows may have it: it is not sent."""
-WRITTEN: Final = ("body", "bodyType", *TEXTS, "timeToLive", "scheduledEnqueueTime", "properties", "entity")
-LEAST_BYTES: Final = 256
+WRITABLE_COLUMNS: Final = (
+    "body",
+    "bodyType",
+    *TEXT_COLUMNS,
+    "timeToLive",
+    "scheduledEnqueueTime",
+    "properties",
+    "entity",
+)
+MESSAGE_OVERHEAD_BYTES: Final = 256
 """What a message takes beside its body and its properties, with what parking adds."""
-_UNREADABLE: Final = "message"
+_UNREADABLE_BODY_TYPE: Final = "message"
 
 
-class Outgoing(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message on its way."""
 
     entity: str
     message: BrokeredMessage
     size: int
     """About how many bytes it takes."""
-    key: str | None = None
+    row_key: str | None = None
     """What identifies its row, if the message id was derived from that."""
 
 
@@ -72,7 +80,7 @@ class _Column(NamedTuple):
     values: Sequence[object]
 
 
-def check_columns(schema: pa.Schema, *, needs_entity: bool, key: Sequence[str] = ()) -> None:
+def check_columns(schema: pa.Schema, *, needs_entity: bool, key_columns: Sequence[str] = ()) -> None:
     """PipelineError where these rows cannot be messages: said before anything is sent.
 
     Columns of the `key` that ids are derived from may have any name; those that are not known here are not sent.
@@ -80,28 +88,29 @@ def check_columns(schema: pa.Schema, *, needs_entity: bool, key: Sequence[str] =
     names = schema.names
     if "body" not in names:
         raise PipelineError(f"rows to be sent need a column 'body'; these have {', '.join(names) or 'none'}")
-    known = (*WRITTEN, *BROKERS_OWN)
+    known = (*WRITABLE_COLUMNS, *BROKER_COLUMNS)
     for field in schema:
-        if field.name in key and field.name not in known:
+        if field.name in key_columns and field.name not in known:
             continue
         if field.name not in known:
             close = difflib.get_close_matches(field.name, known, n=1)
             hint = f" (did you mean '{close[0]}'?)" if close else ""
             raise PipelineError(
-                f"servicebus has no column {field.name!r:.60} to write{hint}; it has {', '.join(WRITTEN)}: drop it, or"
+                f"servicebus has no column {field.name!r:.60} to write{hint}; it has "
+                f"{', '.join(WRITABLE_COLUMNS)}: drop it, or"
                 " put it into the properties"
             )
-        wanted = _wanted_type(field.name)
+        wanted = _expected_type(field.name)
         if wanted is not None and not wanted[1](field.type):
             raise PipelineError(f"the column '{field.name}' is {field.type}; it has to be {wanted[0]}")
     if needs_entity and "entity" not in names:
         raise PipelineError("where to? Say the option 'entity', or have a column 'entity' in the rows")
 
 
-def _wanted_type(name: str) -> tuple[str, Callable[[pa.DataType], bool]] | None:
+def _expected_type(name: str) -> tuple[str, Callable[[pa.DataType], bool]] | None:
     if name == "body":
         return "binary or string", lambda kind: _is_binary(kind) or _is_text(kind)
-    if name in TEXTS or name in ("bodyType", "entity"):
+    if name in TEXT_COLUMNS or name in ("bodyType", "entity"):
         return "string", _is_text
     if name == "timeToLive":
         return "a whole number of milliseconds (bigint)", pa.types.is_integer
@@ -110,36 +119,36 @@ def _wanted_type(name: str) -> tuple[str, Callable[[pa.DataType], bool]] | None:
     if name == "properties":
         return (
             "map<string, string>, or map<string, struct<type, ...>> as reading gives it",
-            _is_properties,
+            _is_properties_map,
         )
     return None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind))
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_null(data_type))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def _is_binary(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))
 
 
-def _is_properties(kind: pa.DataType) -> bool:
-    if not pa.types.is_map(kind) or not _is_text(kind.key_type):
+def _is_properties_map(data_type: pa.DataType) -> bool:
+    if not pa.types.is_map(data_type) or not _is_text(data_type.key_type):
         return False
-    return _is_text(kind.item_type) or bool(pa.types.is_struct(kind.item_type))
+    return _is_text(data_type.item_type) or bool(pa.types.is_struct(data_type.item_type))
 
 
-def messages_of(batch: pa.RecordBatch, entity: str | None, ids: RowIds | None = None) -> Iterator[Outgoing]:
+def to_messages(batch: pa.RecordBatch, entity: str | None, ids: RowIds | None = None) -> Iterator[OutgoingMessage]:
     """The rows as messages, one by one as they are asked for.
 
     `ids` gives an id to those that have none. PipelineError names the row that cannot be a message.
     """
-    columns = [_Column(TEXTS[name], column) for name in TEXTS if (column := _values(batch, name))]
-    bodies, kinds = _bodies(batch), _values(batch, "bodyType")
-    entities, ttls = _values(batch, "entity"), _values(batch, "timeToLive")
-    due = _values(batch, "scheduledEnqueueTime")
-    own = _properties(batch)
-    derived = None if ids is None else ids.start(batch)
+    columns = [_Column(TEXT_COLUMNS[name], column) for name in TEXT_COLUMNS if (column := _column_values(batch, name))]
+    bodies, kinds = _body_values(batch), _column_values(batch, "bodyType")
+    entities, ttls = _column_values(batch, "entity"), _column_values(batch, "timeToLive")
+    due = _column_values(batch, "scheduledEnqueueTime")
+    own = _properties_reader(batch)
+    derived = None if ids is None else ids.for_batch(batch)
     for row, body in enumerate(bodies):
         told: dict[str, object] = {column.property: column.values[row] for column in columns}
         kind = kinds[row] if kinds else None
@@ -147,38 +156,38 @@ def messages_of(batch: pa.RecordBatch, entity: str | None, ids: RowIds | None = 
         where = (entities[row] if entities else None) or entity
         key = None
         if where is None:
-            raise PipelineError(f"{_row_name(told, batch, row)} says no entity, nor does the option 'entity'")
+            raise PipelineError(f"{_describe_row(told, batch, row)} says no entity, nor does the option 'entity'")
         try:
-            properties, size = own(row) if own is not None else (None, LEAST_BYTES)
+            properties, size = own(row) if own is not None else (None, MESSAGE_OVERHEAD_BYTES)
             if derived is not None and told.get("message_id") is None:
                 content = told | {"body": body, "kind": None if kind == "data" else kind, "properties": properties}
-                content |= {"ttl": ttl_ms, "due": due_at, "entity": key_of(str(where))}
-                key = derived.name_of(row)
-                told["message_id"] = derived.id_of(row, content)
-            message = _message(body, kind, told, properties)
+                content |= {"ttl": ttl_ms, "due": due_at, "entity": canonical_key(str(where))}
+                key = derived.describe_row(row)
+                told["message_id"] = derived.derive_id(row, content)
+            message = _build_message(body, kind, told, properties)
             if ttl_ms is not None:
-                message.time_to_live = duration_of(int(str(ttl_ms)))
+                message.time_to_live = timedelta_of(int(str(ttl_ms)))
             if due_at is not None:
                 message.scheduled_enqueue_time_utc = due_at  # type: ignore[assignment]  # the column is of timestamps
         except (ServiceBusError, AmqpError, ValueError, TypeError, OverflowError) as error:
-            name = _row_name(told, batch, row) if key is None else f"the row with {key}"
+            name = _describe_row(told, batch, row) if key is None else f"the row with {key}"
             raise PipelineError(f"{name} cannot be sent: {error}") from error
-        yield Outgoing(str(where), message, size + (len(body) if body is not None else 0), key)
+        yield OutgoingMessage(str(where), message, size + (len(body) if body is not None else 0), key)
 
 
-def _message(
-    body: bytes | None, kind: object, told: dict[str, object], properties: Mapping[str, object] | None
+def _build_message(
+    body: bytes | None, body_type: object, fields: dict[str, object], properties: Mapping[str, object] | None
 ) -> BrokeredMessage:
-    if kind is None or kind == "data":
-        return BrokeredMessage(body, properties=properties, **told)  # type: ignore[arg-type]  # columns of text
-    if kind == _UNREADABLE:
+    if body_type is None or body_type == "data":
+        return BrokeredMessage(body, properties=properties, **fields)  # type: ignore[arg-type]  # columns of text
+    if body_type == _UNREADABLE_BODY_TYPE:
         raise ValueError("it was unreadable where it came from: leave such rows out (bodyType <> 'message')")
-    if kind not in ("value", "sequence"):
-        raise ValueError(f"bodyType is {kind!r:.40}; it can be data, value or sequence")
+    if body_type not in ("value", "sequence"):
+        raise ValueError(f"bodyType is {body_type!r:.40}; it can be data, value or sequence")
     # The sections of the body as they came: a message of nothing else is read, and the rest is written into its clone.
     message = BrokeredMessage.decode(body or b"").clone()
     message.message_id = BrokeredMessage().message_id
-    for name, value in told.items():
+    for name, value in fields.items():
         if value is not None:
             setattr(message, name, value)
     if properties is not None:
@@ -186,8 +195,8 @@ def _message(
     return message
 
 
-def _row_name(told: Mapping[str, object], batch: pa.RecordBatch, row: int) -> str:
-    message_id = told.get("message_id")
+def _describe_row(fields: Mapping[str, object], batch: pa.RecordBatch, row: int) -> str:
+    message_id = fields.get("message_id")
     if message_id is not None:
         return f"the row with messageId {message_id!r:.140}"
     return f"row {row + 1} of a batch of {batch.num_rows} rows, which has no messageId,"
@@ -196,7 +205,7 @@ def _row_name(told: Mapping[str, object], batch: pa.RecordBatch, row: int) -> st
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _values(batch: pa.RecordBatch, name: str) -> Sequence[object]:
+def _column_values(batch: pa.RecordBatch, name: str) -> Sequence[object]:
     """What is in a column; nothing where it is not there, or all of it is null."""
     at = batch.schema.get_field_index(name)
     if at < 0 or batch.column(at).null_count == batch.num_rows:
@@ -205,7 +214,7 @@ def _values(batch: pa.RecordBatch, name: str) -> Sequence[object]:
     return values
 
 
-def _bodies(batch: pa.RecordBatch) -> list[bytes | None]:
+def _body_values(batch: pa.RecordBatch) -> list[bytes | None]:
     column = batch.column(batch.schema.get_field_index("body"))
     if _is_text(column.type):
         column = column.cast(pa.large_binary())
@@ -213,7 +222,7 @@ def _bodies(batch: pa.RecordBatch) -> list[bytes | None]:
     return bodies
 
 
-def _properties(batch: pa.RecordBatch) -> Callable[[int], tuple[dict[str, object] | None, int]] | None:
+def _properties_reader(batch: pa.RecordBatch) -> Callable[[int], tuple[dict[str, object] | None, int]] | None:
     """What gives a row's properties, and about how many bytes they take with the rest of the message."""
     at = batch.schema.get_field_index("properties")
     if at < 0 or batch.column(at).null_count == batch.num_rows:
@@ -232,17 +241,19 @@ def _properties(batch: pa.RecordBatch) -> Callable[[int], tuple[dict[str, object
         if is_text:
             return texts[index]
         entry = {name: values[index] for name, values in fields.items()}
-        return entry["string"] if entry.get("type") == "string" else value_of(entry)
+        return entry["string"] if entry.get("type") == "string" else from_entry(entry)
 
     def of_row(row: int) -> tuple[dict[str, object] | None, int]:
         first, end = starts[row], starts[row + 1]
         if first == end:
-            return None, LEAST_BYTES
+            return None, MESSAGE_OVERHEAD_BYTES
         found = {names[index]: value_at(index) for index in range(first, end)}
-        return found, LEAST_BYTES + sum(2 * len(name) + 16 + _length(value) for name, value in found.items())
+        return found, MESSAGE_OVERHEAD_BYTES + sum(
+            2 * len(name) + 16 + _value_size(value) for name, value in found.items()
+        )
 
     return of_row
 
 
-def _length(value: object) -> int:
+def _value_size(value: object) -> int:
     return len(value) if isinstance(value, str | bytes) else 16

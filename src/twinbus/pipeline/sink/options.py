@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.path import key_of, relative
+from twinbus.model.path import canonical_key, relative_path
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.given import SPARKS_OWN, Given
+from twinbus.pipeline.given import SPARK_OPTIONS, OptionParser
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GIVEN: Final = "given"
-DETERMINISTIC: Final = "deterministic"
-OPTIONS: Final = (
+MESSAGE_IDS_GIVEN: Final = "given"
+MESSAGE_IDS_DETERMINISTIC: Final = "deterministic"
+OPTION_NAMES: Final = (
     "connectionString",
     "entity",
     "caFile",
@@ -34,7 +34,7 @@ OPTIONS: Final = (
     "journalDir",
     "spoolDir",
 )
-_PAIRED: Final = (
+_PAIR_OPTION_NAMES: Final = (
     "secondaryAdminConnectionString",
     "backlogQueueCount",
     "pingInterval",
@@ -43,8 +43,8 @@ _PAIRED: Final = (
     "spoolDir",
 )
 """What means nothing without a secondary."""
-_TIMEOUT_S: Final = 60.0
-_BACKLOG_QUEUES: Final = 10
+_DEFAULT_TIMEOUT_S: Final = 60.0
+_DEFAULT_BACKLOG_QUEUES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class PairOptions:
 
     connection_string: str = field(repr=False)
     admin_connection_string: str = field(repr=False)
-    backlog_queue_count: int = _BACKLOG_QUEUES
-    ping_interval_s: float = _TIMEOUT_S
-    failover_interval_s: float = _TIMEOUT_S
+    backlog_queue_count: int = _DEFAULT_BACKLOG_QUEUES
+    ping_interval_s: float = _DEFAULT_TIMEOUT_S
+    failover_interval_s: float = _DEFAULT_TIMEOUT_S
     primary_name: str | None = None
     spool_dir: str | None = None
 
@@ -68,7 +68,7 @@ class SinkOptions:
     entity: str | None = None
     """Where rows go that do not say it themselves."""
     ca_file: str | None = None
-    operation_timeout_s: float = _TIMEOUT_S
+    operation_timeout_s: float = _DEFAULT_TIMEOUT_S
     has_deterministic_ids: bool = False
     """Rows without an id are given one that is the same each time they are written."""
     id_key: tuple[str, ...] = ()
@@ -79,41 +79,44 @@ class SinkOptions:
     """The checkpoint of the query, if that was given as an option: it tells which batches may have been sent before."""
 
 
-def read_options(given: Mapping[str, str]) -> SinkOptions:
+def read_options(options: Mapping[str, str]) -> SinkOptions:
     """What the options come to; PipelineError names the one that cannot be."""
-    found = Given(given, OPTIONS, purpose="writing", ignored=SPARKS_OWN)
-    has_deterministic_ids = found.choice("messageIds", (GIVEN, DETERMINISTIC)) == DETERMINISTIC
+    found = OptionParser(options, OPTION_NAMES, purpose="writing", ignored=SPARK_OPTIONS)
+    has_deterministic_ids = (
+        found.choice("messageIds", (MESSAGE_IDS_GIVEN, MESSAGE_IDS_DETERMINISTIC)) == MESSAGE_IDS_DETERMINISTIC
+    )
     return SinkOptions(
         connection_string=found.connection_string("connectionString"),
-        entity=_named(found, given.get("path")),
+        entity=_entity_option(found, options.get("path")),
         ca_file=found.text("caFile"),
-        operation_timeout_s=found.seconds("operationTimeout", _TIMEOUT_S),
+        operation_timeout_s=found.seconds("operationTimeout", _DEFAULT_TIMEOUT_S),
         has_deterministic_ids=has_deterministic_ids,
-        id_key=_read_key(found, has_deterministic_ids=has_deterministic_ids),
+        id_key=_read_id_key(found, has_deterministic_ids=has_deterministic_ids),
         journal_dir=found.text("journalDir"),
         pair=_read_pair(found),
-        checkpoint=next((text for name, text in given.items() if name.lower() == "checkpointlocation"), None),
+        checkpoint=next((text for name, text in options.items() if name.lower() == "checkpointlocation"), None),
     )
 
 
-def _named(found: Given, path: str | None) -> str | None:
+def _entity_option(parser: OptionParser, path: str | None) -> str | None:
     """The entity: by the option, or by the argument of save or start."""
-    named = found.text("entity")
-    if named and path and key_of(relative(named)) != key_of(relative(path)):
+    named = parser.text("entity")
+    if named and path and canonical_key(relative_path(named)) != canonical_key(relative_path(path)):
         raise PipelineError(
             f"the option entity is {named!r:.80}, and save(...) or start(...) says {path!r:.80}: give one of them"
         )
     return named or path
 
 
-def _read_key(found: Given, *, has_deterministic_ids: bool) -> tuple[str, ...]:
-    text = found.text("messageIdKey")
+def _read_id_key(parser: OptionParser, *, has_deterministic_ids: bool) -> tuple[str, ...]:
+    text = parser.text("messageIdKey")
     if text is None:
         return ()
     if not has_deterministic_ids:
         raise PipelineError(
-            f"the option messageIdKey is {text!r:.80}, and messageIds is {GIVEN}: ids are derived from these columns"
-            f" with messageIds={DETERMINISTIC} only"
+            f"the option messageIdKey is {text!r:.80}, and messageIds is {MESSAGE_IDS_GIVEN}: ids are derived "
+            "from these columns"
+            f" with messageIds={MESSAGE_IDS_DETERMINISTIC} only"
         )
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
@@ -123,20 +126,20 @@ def _read_key(found: Given, *, has_deterministic_ids: bool) -> tuple[str, ...]:
     return names
 
 
-def _read_pair(found: Given) -> PairOptions | None:
-    secondary = found.text("secondaryConnectionString")
+def _read_pair(parser: OptionParser) -> PairOptions | None:
+    secondary = parser.text("secondaryConnectionString")
     if secondary is None:
-        alone = [name for name in _PAIRED if found.text(name) is not None]
+        alone = [name for name in _PAIR_OPTION_NAMES if parser.text(name) is not None]
         if alone:
             raise PipelineError(f"the option {alone[0]} is for a pair: it needs secondaryConnectionString as well")
         return None
-    has_admin = found.text("secondaryAdminConnectionString") is not None
+    has_admin = parser.text("secondaryAdminConnectionString") is not None
     return PairOptions(
-        connection_string=found.connection_string("secondaryConnectionString"),
-        admin_connection_string=found.connection_string("secondaryAdminConnectionString") if has_admin else secondary,
-        backlog_queue_count=found.count("backlogQueueCount", _BACKLOG_QUEUES) or _BACKLOG_QUEUES,
-        ping_interval_s=found.seconds("pingInterval", _TIMEOUT_S, lowest_s=1.0),
-        failover_interval_s=found.seconds("failoverInterval", _TIMEOUT_S, lowest_s=0.0),
-        primary_name=found.text("primaryName"),
-        spool_dir=found.text("spoolDir"),
+        connection_string=parser.connection_string("secondaryConnectionString"),
+        admin_connection_string=parser.connection_string("secondaryAdminConnectionString") if has_admin else secondary,
+        backlog_queue_count=parser.count("backlogQueueCount", _DEFAULT_BACKLOG_QUEUES) or _DEFAULT_BACKLOG_QUEUES,
+        ping_interval_s=parser.seconds("pingInterval", _DEFAULT_TIMEOUT_S, min_s=1.0),
+        failover_interval_s=parser.seconds("failoverInterval", _DEFAULT_TIMEOUT_S, min_s=0.0),
+        primary_name=parser.text("primaryName"),
+        spool_dir=parser.text("spoolDir"),
     )

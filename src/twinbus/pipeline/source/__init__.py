@@ -14,7 +14,7 @@ so, under a claim.
 
 from twinbus.pipeline.source.checkpoint import complete_checkpoint
 from twinbus.pipeline.source.options import SourceOptions, read_options
-from twinbus.pipeline.source.positions import FragmentPosition, Positions, positions_of
+from twinbus.pipeline.source.positions import FragmentPosition, Positions, read_positions
 from twinbus.pipeline.source.ranges import read_range
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "Positions",
     "SourceOptions",
     "complete_checkpoint",
-    "positions_of",
     "read_options",
+    "read_positions",
     "read_range",
 ]

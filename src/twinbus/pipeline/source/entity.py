@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.types import Int
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.sync.background import call, wait
+from twinbus.client.sync.background import call_blocking, run_blocking
 from twinbus.model.errors import (
     EntityClaimed,
     EntityNotFound,
@@ -26,24 +26,24 @@ from twinbus.model.errors import (
 )
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.options import connect
-from twinbus.pipeline.source.positions import ask_positions
+from twinbus.pipeline.source.positions import request_positions
 
 if TYPE_CHECKING:
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.receiver import MessageReceiver
-    from twinbus.client.receiving_link import ReceivingLink
+    from twinbus.client.receiving_link import ReceiverLink
     from twinbus.pipeline.source.offsets import Offsets
     from twinbus.pipeline.source.options import SourceOptions
     from twinbus.pipeline.source.positions import Positions
 
-SESSION: Final = "twinbus-pipeline-claim"
+EXCLUSIVE_SESSION_ID: Final = "twinbus-pipeline-claim"
 SILENCE_LIMIT_S: Final = 30.0
 """After which others may receive from the entity when the driver's machine has gone. A driver that is busy for some
 seconds keeps its claim."""
 _FOREVER_S: Final = 10.0 * 365 * 86_400
 
 
-class Claim:
+class ExclusiveReceiver:
     """The claim of a query that completes messages: nobody else receives from the entity while it runs.
 
     The claim is a link, taken with the time as its epoch: a query that is started anew has it, and the one before it,
@@ -57,9 +57,9 @@ class Claim:
         self._factory = factory
         self._path = path
         self._receiver: MessageReceiver | None = None
-        self._link: ReceivingLink | None = None
+        self._link: ReceiverLink | None = None
 
-    async def hold(self) -> None:
+    async def acquire(self) -> None:
         """Have it, again if the link was lost. PipelineError if somebody else has it, or receives from the entity."""
         if self._link is not None and isinstance(self._link.failure, LinkStolen):
             raise PipelineError(f"{self._link.failure}: another query reads '{self._path}' now, and this one ends")
@@ -73,7 +73,7 @@ class Claim:
                 "exclusive=false"
             ) from error
 
-    async def _attach(self) -> ReceivingLink:
+    async def _attach(self) -> ReceiverLink:
         if self._receiver is None:
             self._receiver = self._factory.create_message_receiver(
                 self._path, epoch=self.epoch, silence_limit=SILENCE_LIMIT_S
@@ -87,7 +87,7 @@ class Claim:
             self._factory,
             self._path,
             mode,
-            SESSION,
+            EXCLUSIVE_SESSION_ID,
             auto_renew=_FOREVER_S,
             epoch=self.epoch,
             silence_limit=SILENCE_LIMIT_S,
@@ -98,26 +98,30 @@ class Claim:
 log: Final = logging.getLogger(__name__)
 
 
-class Entity:
+class SourceEntity:
     """One entity, from one driver."""
 
     def __init__(self, options: SourceOptions) -> None:
         """Nothing is connected before it is needed."""
         self._options = options
-        self._factory = call(lambda: connect(options))
-        self._claim = Claim(self._factory, options.entity) if options.completes and options.is_exclusive else None
-        self._completed: dict[int, tuple[int, int]] = {}
+        self._factory = call_blocking(lambda: connect(options))
+        self._exclusive_receiver = (
+            ExclusiveReceiver(self._factory, options.entity)
+            if options.completes_processed and options.is_exclusive
+            else None
+        )
+        self._completed_up_to: dict[int, tuple[int, int]] = {}
         """Of which entity of the name each fragment was completed last, and up to where."""
 
     def positions(self) -> Positions:
         """How far each fragment reaches."""
-        return wait(lambda: ask_positions(self._factory, self._options))
+        return run_blocking(lambda: request_positions(self._factory, self._options))
 
-    def claim(self) -> None:
+    def acquire(self) -> None:
         """Have it alone, if that is wanted. PipelineError if it cannot be."""
-        claim = self._claim
+        claim = self._exclusive_receiver
         if claim is not None:
-            wait(claim.hold)
+            run_blocking(claim.acquire)
 
     def complete(self, offsets: Offsets) -> None:
         """What lies before these offsets was processed.
@@ -126,9 +130,9 @@ class Entity:
         """
         for fragment, number in offsets.fragments.items():
             done = (offsets.entity_id, number)
-            if done != self._completed.get(fragment):  # a lower number: the entity was created again, or restored
+            if done != self._completed_up_to.get(fragment):  # a lower number: the entity was created again, or restored
                 try:
-                    wait(partial(self._complete, fragment, number - 1, offsets.entity_id))
+                    run_blocking(partial(self._complete, fragment, number - 1, offsets.entity_id))
                 except EntityClaimed as error:
                     raise PipelineError(f"what was processed cannot be completed: {error}") from error
                 except EntityNotFound as error:
@@ -140,20 +144,24 @@ class Entity:
                         raise
                     log.warning("fragment %d of '%s' is completed later: %s", fragment, offsets.entity, error)
                 else:
-                    self._completed[fragment] = done
+                    self._completed_up_to[fragment] = done
 
-    async def _complete(self, fragment: int, last: int, entity_id: int) -> None:
+    async def _complete(self, fragment: int, last_sequence_number: int, entity_id: int) -> None:
         """Complete, again if there is no answer: then the entity may be another one, and its numbers mean others."""
         path, limit_s = self._options.entity, self._options.operation_timeout_s
-        body: dict[str, object] = {"sequence-number": last, "fragment": Int(fragment), "entity-id": entity_id}
-        if self._claim is not None:
-            body["epoch"] = self._claim.epoch
+        body: dict[str, object] = {
+            "sequence-number": last_sequence_number,
+            "fragment": Int(fragment),
+            "entity-id": entity_id,
+        }
+        if self._exclusive_receiver is not None:
+            body["epoch"] = self._exclusive_receiver.epoch
 
         async def ask() -> object:
-            return await self._factory.ask(path, "twinbus:complete-up-to", body, timeout_s=limit_s)
+            return await self._factory.request(path, "twinbus:complete-up-to", body, timeout_s=limit_s)
 
-        await self._factory.run(f"completing '{path}'", ask, timeout_s=limit_s)
+        await self._factory.run_with_retries(f"completing '{path}'", ask, timeout_s=limit_s)
 
     def close(self) -> None:
         """Give it up."""
-        wait(self._factory.close)
+        run_blocking(self._factory.close)

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class FragmentPosition:
     """One fragment. Of one that is not available nothing else is known for sure."""
 
-    number: int
-    low: int
+    fragment: int
+    low_sequence_number: int
     """Below it there are no messages."""
-    next: int
+    next_sequence_number: int
     """What the next message will have at least: whoever has read up to here has seen all that there ever will be."""
-    count: int
+    message_count: int
     """Messages that are there."""
     is_available: bool
-    purged: int = 0
+    purged_sequence_number: int = 0
     """The last message that was purged: deleted in bulk, and nobody received it."""
 
 
@@ -42,44 +42,44 @@ class Positions:
     fragments: tuple[FragmentPosition, ...]
 
     @property
-    def down(self) -> list[int]:
+    def unavailable_fragments(self) -> list[int]:
         """The numbers of those that do not work now."""
-        return [one.number for one in self.fragments if not one.is_available]
+        return [one.fragment for one in self.fragments if not one.is_available]
 
 
-def positions_of(options: SourceOptions) -> Positions:
+def read_positions(options: SourceOptions) -> Positions:
     """Ask an entity, on a connection of its own. Not for a thread on which a loop runs: `ask_positions` is."""
     import uvloop  # noqa: PLC0415  # Spark unpickles options in processes that ask nothing
 
     async def ask() -> Positions:
         async with connect(options) as factory:
-            return await ask_positions(factory, options)
+            return await request_positions(factory, options)
 
     return uvloop.run(ask())
 
 
-async def ask_positions(factory: MessagingFactory, options: SourceOptions) -> Positions:
+async def request_positions(factory: MessagingFactory, options: SourceOptions) -> Positions:
     """The same on a connection that there is."""
     path, limit_s = options.entity, options.operation_timeout_s
 
     async def ask() -> Any:  # noqa: ANN401  # a map, as AMQP has it
-        return (await factory.ask(path, "twinbus:fragments", {}, timeout_s=limit_s)).body
+        return (await factory.request(path, "twinbus:fragments", {}, timeout_s=limit_s)).body
 
     try:
-        body = await factory.run(f"asking '{path}' for its fragments", ask, timeout_s=limit_s)
+        body = await factory.run_with_retries(f"asking '{path}' for its fragments", ask, timeout_s=limit_s)
     except NotImplementedHere as error:
         raise PipelineError(
             f"{factory.address} cannot be read as a log: that is twinbus' own, and this is another Service Bus"
         ) from error
     found = [
         FragmentPosition(
-            number=int(one["fragment"]),
-            low=int(one.get("low-sequence-number", 0)),
-            next=int(one.get("next-sequence-number", 0)),
-            count=int(one.get("message-count", 0)),
+            fragment=int(one["fragment"]),
+            low_sequence_number=int(one.get("low-sequence-number", 0)),
+            next_sequence_number=int(one.get("next-sequence-number", 0)),
+            message_count=int(one.get("message-count", 0)),
             is_available=bool(one["is-available"]),
-            purged=int(one.get("purged-sequence-number", 0)),
+            purged_sequence_number=int(one.get("purged-sequence-number", 0)),
         )
         for one in body["fragments"]
     ]
-    return Positions(int(body["entity-id"]), tuple(sorted(found, key=lambda one: one.number)))
+    return Positions(int(body["entity-id"]), tuple(sorted(found, key=lambda one: one.fragment)))

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source import planning
 from twinbus.pipeline.source.batch import RangePartition
-from twinbus.pipeline.source.offsets import Offsets, at_edge, check_losses, read_offsets
+from twinbus.pipeline.source.offsets import Offsets, check_losses, read_offsets, resolve_offsets
 from twinbus.pipeline.source.options import EARLIEST, LATEST
 from twinbus.pipeline.source.ranges import check_columns, read_partition
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twinbus.pipeline.source.entity import Entity
+    from twinbus.pipeline.source.entity import SourceEntity
     from twinbus.pipeline.source.options import SourceOptions
     from twinbus.pipeline.source.positions import Positions
 
@@ -52,16 +52,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         """Pickled on its way to tasks: nothing is connected here. `columns` are those that the query's schema names."""
         check_columns(columns)
-        if options.ending != LATEST:
+        if options.ending_offsets != LATEST:
             raise PipelineError("the option endingOffsets is for batches: a stream has no end")
         self._options = options
         self._columns = tuple(columns)
-        self._entity: Entity | None = None
-        self._target: Offsets | None = None
+        self._entity: SourceEntity | None = None
+        self._available_now_end: Offsets | None = None
         """With a trigger that takes what is available now: where that ends."""
-        self._initial: dict[str, object] | None = None
+        self._initial_offset: dict[str, object] | None = None
         """Where a new query begins, once Spark has asked."""
-        self._is_start_known = not options.begins_late
+        self._is_start_in_checkpoint = not options.starts_at_latest
         """The checkpoint has, or will have, where the query began."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,11 +72,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802  # Spark's name
         """Where a new query begins: for this reader always the same."""
-        if self._initial is None:
-            positions = self._positions(needs_all=True)
+        if self._initial_offset is None:
+            positions = self._read_positions(requires_all=True)
             options = self._options
-            self._initial = at_edge(options.entity, positions, options.starting, default=EARLIEST).to_json()
-        return self._initial
+            self._initial_offset = resolve_offsets(
+                options.entity, positions, options.starting_offsets, default=EARLIEST
+            ).to_json()
+        return self._initial_offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch is."""
@@ -85,31 +87,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where what is available now ends."""
-        positions = self._positions(needs_all=True)
-        self._target = at_edge(self._options.entity, positions, LATEST, default=LATEST)
+        positions = self._read_positions(requires_all=True)
+        self._available_now_end = resolve_offsets(self._options.entity, positions, LATEST, default=LATEST)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         """Where the next batch ends; `start` itself if there is nothing for one."""
         begin = read_offsets(start, self._options.entity)
-        positions = self._positions()
+        positions = self._read_positions()
         check_losses(begin, positions, self._options)
-        if not self._is_start_known:
-            self._is_start_known = True
-            if start == self._initial:
+        if not self._is_start_in_checkpoint:
+            self._is_start_in_checkpoint = True
+            if start == self._initial_offset:
                 return start
         self._complete(begin, positions)
-        end = self._end(begin, positions)
+        end = self._available_end(begin, positions)
         if isinstance(limit, ReadMaxRows):
-            end = end.moved(planning.limited(self._firsts(begin, end, positions), end.fragments, limit.max_rows))
-        elif isinstance(limit, ReadMinRows) and self._target is None:
+            end = end.with_fragments(
+                planning.limit_offsets(self._first_numbers(begin, end, positions), end.fragments, limit.max_rows)
+            )
+        elif isinstance(limit, ReadMinRows) and self._available_now_end is None:
             waiting = sum(one.size for one in planning.ranges_between(begin, end))
             end = end if waiting >= limit.min_rows else begin
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
         """For the query's progress."""
-        positions = self._positions()
-        return None if positions.down else at_edge(self._options.entity, positions, LATEST, default=LATEST).to_json()
+        positions = self._read_positions()
+        return (
+            None
+            if positions.unavailable_fragments
+            else resolve_offsets(self._options.entity, positions, LATEST, default=LATEST).to_json()
+        )
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[RangePartition]:
         """The ranges of a batch. After a restart Spark asks for the last one again, as it was.
@@ -119,14 +127,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         entity, options = self._options.entity, self._options
         begin = read_offsets(start, entity)
         ranges = planning.ranges_between(begin, read_offsets(end, entity))
-        if options.begins_late and start == self._initial:  # the first batch, again: what is latest now is behind it
+        if (
+            options.starts_at_latest and start == self._initial_offset
+        ):  # the first batch, again: what is latest now is behind it
             ranges = [one for one in ranges if begin.fragments[one.fragment] <= one.last]
         if not ranges:
             return []
-        positions = self._positions()
+        positions = self._read_positions()
         check_losses(begin, positions, options)
-        ranges = planning.begin_at_low(ranges, positions)
-        divided = planning.divide(
+        ranges = planning.trim_to_low(ranges, positions)
+        divided = planning.split_ranges(
             ranges, min_partitions=options.min_partitions, max_per_partition=options.max_per_partition
         )
         return [RangePartition(one) for one in divided]
@@ -151,48 +161,49 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _positions(self, *, needs_all: bool = False) -> Positions:
-        from twinbus.pipeline.source.entity import Entity  # noqa: PLC0415  # it starts the client's thread
+    def _read_positions(self, *, requires_all: bool = False) -> Positions:
+        from twinbus.pipeline.source.entity import SourceEntity  # noqa: PLC0415  # it starts the client's thread
 
         if self._entity is None:
-            self._entity = Entity(self._options)
-        self._entity.claim()
+            self._entity = SourceEntity(self._options)
+        self._entity.acquire()
         positions = self._entity.positions()
-        if positions.down and needs_all:
+        if positions.unavailable_fragments and requires_all:
             raise PipelineError(
-                f"fragment {positions.down[0]} of '{self._options.entity}' is not available now: where it begins "
+                f"fragment {positions.unavailable_fragments[0]} of '{self._options.entity}' is not available "
+                "now: where it begins "
                 "and ends is not known; start the query again when its store works"
             )
         return positions
 
-    def _complete(self, done: Offsets, positions: Positions) -> None:
-        if self._options.completes and self._entity is not None:
-            self._entity.complete(done.within(positions))
+    def _complete(self, processed: Offsets, positions: Positions) -> None:
+        if self._options.completes_processed and self._entity is not None:
+            self._entity.complete(processed.limited_to(positions))
 
-    def _end(self, begin: Offsets, positions: Positions) -> Offsets:
+    def _available_end(self, start: Offsets, positions: Positions) -> Offsets:
         """Up to where there is something, without a limit."""
-        latest = at_edge(self._options.entity, positions, LATEST, default=LATEST)
-        is_same = begin.entity_id == positions.entity_id
+        latest = resolve_offsets(self._options.entity, positions, LATEST, default=LATEST)
+        is_same = start.entity_id == positions.entity_id
         found = dict(latest.fragments)
-        for number in positions.down:
-            log.warning("fragment %d of '%s' is not available now; the others are read", number, begin.entity)
-            found[number] = begin.fragments.get(number, 0) if is_same else 0
-        if self._target is not None and self._target.entity_id == positions.entity_id:
-            at_start = begin.fragments if is_same else {}
+        for number in positions.unavailable_fragments:
+            log.warning("fragment %d of '%s' is not available now; the others are read", number, start.entity)
+            found[number] = start.fragments.get(number, 0) if is_same else 0
+        if self._available_now_end is not None and self._available_now_end.entity_id == positions.entity_id:
+            at_start = start.fragments if is_same else {}
             for number, end in found.items():
-                now = min(end, self._target.fragments.get(number, end))
+                now = min(end, self._available_now_end.fragments.get(number, end))
                 reached = at_start.get(number, 0)
                 found[number] = max(now, reached) if reached <= end else now  # behind the end: the log was restored
-        return latest.moved(found)
+        return latest.with_fragments(found)
 
     @staticmethod
-    def _firsts(begin: Offsets, end: Offsets, positions: Positions) -> dict[int, int]:
+    def _first_numbers(start: Offsets, end: Offsets, positions: Positions) -> dict[int, int]:
         """Where each fragment's share of a batch is counted from: numbers below the first message are not there."""
-        low = {one.number: one.low for one in positions.fragments if one.is_available}
-        is_same = begin.entity_id == end.entity_id
+        low = {one.fragment: one.low_sequence_number for one in positions.fragments if one.is_available}
+        is_same = start.entity_id == end.entity_id
         found = {}
         for fragment, last in end.fragments.items():
-            first = begin.fragments.get(fragment, 0) if is_same else 0
+            first = start.fragments.get(fragment, 0) if is_same else 0
             first = 0 if first > last else first
             found[fragment] = min(max(first, low.get(fragment, 0)), last)
         return found

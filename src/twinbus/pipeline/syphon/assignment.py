@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client import ConnectionString, MessagingFactory, NamespaceManager
-from twinbus.client.pairing.backlog import index_of, prefix_of
+from twinbus.client.pairing.backlog import backlog_queue_index, backlog_queue_prefix
 from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
 from twinbus.pipeline.errors import PipelineError
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class Pair:
     """How driver and tasks reach both namespaces. It travels to the tasks, and shows nothing of itself anywhere."""
 
-    primary: str = field(repr=False)
-    secondary: str = field(repr=False)
-    admin: str = field(repr=False)
+    primary_connection_string: str = field(repr=False)
+    secondary_connection_string: str = field(repr=False)
+    admin_connection_string: str = field(repr=False)
     """Of the secondary, as for its administration."""
     primary_name: str
     """What backlog queues are named after."""
-    authorities: str = field(default="", repr=False)
+    ca_certificates: str = field(default="", repr=False)
     """Certificates to trust beside those of each machine, as PEM: a task has no file of the driver's."""
 
     @classmethod
@@ -47,39 +47,39 @@ class Pair:
                 f"the name of the primary cannot be read from its host {where.host!r}: say --primary-name"
             )
         pair = cls(
-            primary=primary,
-            secondary=secondary,
-            admin=admin,
+            primary_connection_string=primary,
+            secondary_connection_string=secondary,
+            admin_connection_string=admin,
             primary_name=name,
-            authorities="\n".join(file.read_text() for file in ca_files),
+            ca_certificates="\n".join(file.read_text() for file in ca_files),
         )
-        pair.trust()
+        pair.tls_context()
         return pair
 
-    def trust(self) -> ssl.SSLContext:
+    def tls_context(self) -> ssl.SSLContext:
         """What takes the certificates of these authorities, and of this machine's."""
         context = ssl.create_default_context()
-        if self.authorities:
-            context.load_verify_locations(cadata=self.authorities)
+        if self.ca_certificates:
+            context.load_verify_locations(cadata=self.ca_certificates)
         return context
 
     def factories(self) -> tuple[MessagingFactory, MessagingFactory]:
         """The primary's and the secondary's."""
-        tls = self.trust()
-        primary = MessagingFactory.from_connection_string(self.primary, tls=tls)
-        return primary, MessagingFactory.from_connection_string(self.secondary, tls=tls)
+        tls = self.tls_context()
+        primary = MessagingFactory.from_connection_string(self.primary_connection_string, tls=tls)
+        return primary, MessagingFactory.from_connection_string(self.secondary_connection_string, tls=tls)
 
     def manager(self) -> NamespaceManager:
         """Who lists the backlog queues."""
-        return NamespaceManager.from_connection_string(self.admin, tls=self.trust())
+        return NamespaceManager.from_connection_string(self.admin_connection_string, tls=self.tls_context())
 
 
-async def look(manager: NamespaceManager, primary_name: str) -> dict[str, int]:
+async def count_parked(manager: NamespaceManager, primary_name: str) -> dict[str, int]:
     """Each backlog queue, and how many messages are parked there: one request, however many there are."""
     return {
         found.path: found.runtime.active_count + found.runtime.deferred_count
-        async for found in manager.get_queues(prefix_of(primary_name))
-        if index_of(found.path, primary_name) is not None
+        async for found in manager.get_queues(backlog_queue_prefix(primary_name))
+        if backlog_queue_index(found.path, primary_name) is not None
     }
 
 
@@ -87,19 +87,19 @@ async def lock_durations(manager: NamespaceManager, primary_name: str) -> dict[s
     """Each backlog queue, and how many milliseconds its locks last: by that a message tells how long it was parked."""
     return {
         found.path: found.description.lock_duration_ms
-        async for found in manager.get_queues(prefix_of(primary_name))
-        if index_of(found.path, primary_name) is not None
+        async for found in manager.get_queues(backlog_queue_prefix(primary_name))
+        if backlog_queue_index(found.path, primary_name) is not None
     }
 
 
 # --- assignments ------------------------------------------------------------------------------------------------------
 
-ATTEMPTS: Final = 100
+MAX_ATTEMPTS: Final = 100
 """More than Spark makes of one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class DriverAddress:
     """Where the driver listens."""
 
     host: str
@@ -113,18 +113,18 @@ class Assignment:
     """Of one task. It travels inside a partition, so that no plan and no log shows it."""
 
     pair: Pair
-    queues: tuple[str, ...]
-    driver: Address
+    backlog_queues: tuple[str, ...]
+    driver_address: DriverAddress
     round: int
     group: int
     """The place of this task among those of its round."""
-    started_ms: int
+    driver_started_ms: int
     """When the driver began, by its clock: the age of this syphon among others."""
     poll_s: float
     deduct: bool
     journal_dir: str | None
     not_found_grace_s: float = NOT_FOUND_GRACE_S
-    locks_ms: Mapping[str, int] = field(default_factory=dict)
+    lock_durations_ms: Mapping[str, int] = field(default_factory=dict)
     """How long each backlog queue locks messages, in milliseconds."""
 
     def epoch(self, attempt: int) -> int:
@@ -134,12 +134,12 @@ class Assignment:
         gone; and of several syphons the one that was started last has the queues (Q17), not the one with the youngest
         task.
         """
-        return self.started_ms + ATTEMPTS * self.round + min(attempt, ATTEMPTS - 1)
+        return self.driver_started_ms + MAX_ATTEMPTS * self.round + min(attempt, MAX_ATTEMPTS - 1)
 
 
-def spread(parked: Mapping[str, int], tasks: int) -> list[tuple[str, ...]]:
+def spread_queues(parked: Mapping[str, int], max_tasks: int) -> list[tuple[str, ...]]:
     """Backlog queues by task: each has about as many messages to move, and about as many queues. Fullest first."""
-    groups: list[list[str]] = [[] for _ in range(max(1, min(tasks, len(parked))))]
+    groups: list[list[str]] = [[] for _ in range(max(1, min(max_tasks, len(parked))))]
     weights = [0] * len(groups)
     for queue in sorted(parked, key=lambda path: (-parked[path], path)):
         lightest = weights.index(min(weights))

@@ -18,11 +18,11 @@ from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.syphon import report
-from twinbus.pipeline.syphon.assignment import Assignment, lock_durations, look, spread
-from twinbus.pipeline.syphon.line import Caller, Exchange
+from twinbus.pipeline.syphon.assignment import Assignment, count_parked, lock_durations, spread_queues
+from twinbus.pipeline.syphon.line import TaskId, TaskServer
 from twinbus.pipeline.syphon.report import Report
 from twinbus.pipeline.syphon.round import Round, RoundFailed
-from twinbus.pipeline.syphon.watch import Kind, Over, Progress, Watch
+from twinbus.pipeline.syphon.watch import Progress, RoundEnd, RoundEndKind, RoundMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twinbus.client import NamespaceManager
-    from twinbus.pipeline.syphon.assignment import Address, Pair
-    from twinbus.pipeline.syphon.tally import Moved
+    from twinbus.pipeline.syphon.assignment import DriverAddress, Pair
+    from twinbus.pipeline.syphon.tally import MovedCount
 
 log: Final = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ SETTINGS: Final = {
     "spark.task.maxFailures": "8",
 }
 POLL_S: Final = 900.0
-ROUND_S: Final = 3600.0
-NONE_THERE_S: Final = 60.0
+MAX_ROUND_S: Final = 3600.0
+NO_QUEUES_POLL_INTERVAL_S: Final = 60.0
 """How often backlog queues are looked for where there is none yet."""
-NO_ANSWER_S: Final = 5.0
+UNREACHABLE_POLL_INTERVAL_S: Final = 5.0
 """How often the secondary is asked if it does not answer."""
-FAILED_PAUSE_S: Final = 5.0
-MOST_FAILURES: Final = 3
+RETRY_DELAY_S: Final = 5.0
+MAX_FAILED_ROUNDS: Final = 3
 """Rounds in a row that failed without moving anything."""
 
 
@@ -70,153 +70,163 @@ class Wanted:
     report_place: str | None = None
     """Where the report is added as Parquet."""
     poll_s: float = POLL_S
-    round_s: float = ROUND_S
+    round_s: float = MAX_ROUND_S
 
 
 class SparkSyphon:
     """One run of it."""
 
-    def __init__(self, spark: SparkSession, wanted: Wanted, told: Callable[[Progress], None] = ignore) -> None:
+    def __init__(self, spark: SparkSession, settings: Wanted, on_progress: Callable[[Progress], None] = ignore) -> None:
         """`run` begins; `told` hears how far it is, several times a second."""
         self.report = Report()
         self._spark = spark
-        self._wanted = wanted
-        self._told = told
+        self._settings = settings
+        self._on_progress = on_progress
         self._started_ms = SystemClock().wall_ms()
         self._stopped = asyncio.Event()
-        self._exchange = Exchange(self._heard)
+        self._task_server = TaskServer(self._on_task_report)
         self._round: Round | None = None
-        self._locks_ms: Mapping[str, int] = {}
-        self._rounds = 0
-        self._failures = 0
+        self._lock_durations_ms: Mapping[str, int] = {}
+        self._round_number = 0
+        self._failed_rounds = 0
 
     def stop(self) -> None:
         """End soon, and well; asked again, at once."""
         if self._stopped.is_set() and self._round is not None:
-            self._round.kill()
+            self._round.cancel()
         self._stopped.set()
 
     async def run(self) -> Report:
         """Drain. PipelineError, or ServiceBusError if the secondary does not even answer once."""
         conf = self._spark.sparkContext.getConf()
         host = conf.get("spark.driver.host") or "127.0.0.1"
-        driver = await self._exchange.open(conf.get("spark.driver.bindAddress") or host, host)
+        driver = await self._task_server.open(conf.get("spark.driver.bindAddress") or host, host)
         try:
-            async with self._wanted.pair.manager() as manager:
-                await self._go_on(manager, driver)
+            async with self._settings.pair.manager() as manager:
+                await self._run_rounds(manager, driver)
         finally:
-            await self._exchange.close()
+            await self._task_server.close()
         if self._stopped.is_set():
-            self.report.why = "stopped"
+            self.report.reason = "stopped"
         return self.report
 
-    async def _go_on(self, manager: NamespaceManager, driver: Address) -> None:
+    async def _run_rounds(self, manager: NamespaceManager, driver_address: DriverAddress) -> None:
         """Round after round."""
-        name, wanted = self._wanted.pair.primary_name, self._wanted
-        watch = Watch(
+        name, wanted = self._settings.pair.primary_name, self._settings
+        watch = RoundMonitor(
             stopped=self._stopped,
-            slots=lambda: self._spark.sparkContext.defaultParallelism,
-            look=lambda: look(manager, name),
-            told=self._tell,
-            round_s=wanted.round_s,
-            wait_s=wanted.wait_s if wanted.available_now else None,
+            count_slots=lambda: self._spark.sparkContext.defaultParallelism,
+            count_parked=lambda: count_parked(manager, name),
+            on_progress=self._publish_progress,
+            max_round_s=wanted.round_s,
+            idle_timeout_s=wanted.wait_s if wanted.available_now else None,
         )
-        parked: Mapping[str, int] | None = await look(manager, name)
-        self._locks_ms = await lock_durations(manager, name) if parked else {}
+        parked: Mapping[str, int] | None = await count_parked(manager, name)
+        self._lock_durations_ms = await lock_durations(manager, name) if parked else {}
         most: int | None = None
         while not self._stopped.is_set():
             if parked:
-                over = await self._one(watch, self._plan(parked, driver, most), sum(parked.values()))
-                most = over.most
-                parked = await self._count(manager)
-                await self._conclude(parked, over)
-                if over.kind is Kind.STOPPED or (wanted.available_now and over.kind in (Kind.EMPTY, Kind.STUCK)):
+                over = await self._run_round(
+                    watch, self._plan_assignments(parked, driver_address, most), sum(parked.values())
+                )
+                most = over.max_tasks
+                parked = await self._count_parked(manager)
+                await self._add_round_to_report(parked, over)
+                if over.kind is RoundEndKind.STOPPED or (
+                    wanted.available_now and over.kind in (RoundEndKind.EMPTY, RoundEndKind.STUCK)
+                ):
                     return
             elif parked is not None and wanted.available_now:
-                self.report.is_over, self.report.why = True, "there is no backlog queue"
+                self.report.is_finished, self.report.reason = True, "there is no backlog queue"
                 return
             else:
-                await self._rest(NONE_THERE_S if parked is not None else NO_ANSWER_S)
-                parked = await self._count(manager)
+                await self._sleep_unless_stopped(
+                    NO_QUEUES_POLL_INTERVAL_S if parked is not None else UNREACHABLE_POLL_INTERVAL_S
+                )
+                parked = await self._count_parked(manager)
 
-    def _plan(self, parked: Mapping[str, int], driver: Address, most: int | None) -> list[Assignment]:
+    def _plan_assignments(
+        self, parked: Mapping[str, int], driver_address: DriverAddress, max_tasks: int | None
+    ) -> list[Assignment]:
         slots = self._spark.sparkContext.defaultParallelism
-        groups = spread(parked, slots if most is None else min(most, slots))
-        self._rounds += 1
+        groups = spread_queues(parked, slots if max_tasks is None else min(max_tasks, slots))
+        self._round_number += 1
         return [
             Assignment(
-                pair=self._wanted.pair,
-                queues=queues,
-                driver=driver,
-                round=self._rounds,
+                pair=self._settings.pair,
+                backlog_queues=queues,
+                driver_address=driver_address,
+                round=self._round_number,
                 group=group,
-                started_ms=self._started_ms,
-                poll_s=self._wanted.poll_s,
-                deduct=self._wanted.deduct,
-                not_found_grace_s=self._wanted.not_found_grace_s,
-                locks_ms={path: self._locks_ms[path] for path in queues if path in self._locks_ms},
-                journal_dir=self._wanted.journal_dir,
+                driver_started_ms=self._started_ms,
+                poll_s=self._settings.poll_s,
+                deduct=self._settings.deduct,
+                not_found_grace_s=self._settings.not_found_grace_s,
+                lock_durations_ms={
+                    path: self._lock_durations_ms[path] for path in queues if path in self._lock_durations_ms
+                },
+                journal_dir=self._settings.journal_dir,
             )
             for group, queues in enumerate(groups)
         ]
 
-    async def _one(self, watch: Watch, assignments: list[Assignment], parked: int) -> Over:
+    async def _run_round(self, monitor: RoundMonitor, assignments: list[Assignment], parked: int) -> RoundEnd:
         """One round. PipelineError where Spark cannot run it at all."""
-        one = self._round = Round(self._spark, self._exchange, self._rounds, assignments)
+        one = self._round = Round(self._spark, self._task_server, self._round_number, assignments)
         try:
-            over = await one.run(lambda this: watch.over(this, parked))
+            over = await one.run(lambda this: monitor.wait_for_end(this, parked))
         except RoundFailed as error:
-            self._failures = 0 if one.ledger.moved else self._failures + 1
-            if not list(one.ledger.callers) or self._failures >= MOST_FAILURES:
+            self._failed_rounds = 0 if one.counts.moved else self._failed_rounds + 1
+            if not list(one.counts.tasks) or self._failed_rounds >= MAX_FAILED_ROUNDS:
                 raise PipelineError(f"Spark gave up: {error}") from error
             log.warning("a round failed, and is begun anew: %s", error)
-            await self._rest(FAILED_PAUSE_S)
-            return Over(Kind.ROUTINE, f"a task was given up: {error}")
+            await self._sleep_unless_stopped(RETRY_DELAY_S)
+            return RoundEnd(RoundEndKind.ROUTINE, f"a task was given up: {error}")
         else:
-            return over or Over(Kind.ROUTINE, "its tasks have ended")
+            return over or RoundEnd(RoundEndKind.ROUTINE, "its tasks have ended")
 
-    async def _conclude(self, parked: Mapping[str, int] | None, over: Over) -> None:
+    async def _add_round_to_report(self, parked: Mapping[str, int] | None, round_end: RoundEnd) -> None:
         """Add a round to the report."""
         assert self._round is not None
-        rows = self._round.ledger.rows(parked, over.why)
+        rows = self._round.counts.rows(parked, round_end.reason)
         self._round = None
-        self.report.add(rows)
-        self.report.is_over = over.kind is Kind.EMPTY or self.report.left == 0
-        self.report.why = over.why
-        if self._wanted.report_place is not None:
+        self.report.add_round(rows)
+        self.report.is_finished = round_end.kind is RoundEndKind.EMPTY or self.report.left == 0
+        self.report.reason = round_end.reason
+        if self._settings.report_place is not None:
             try:
-                await asyncio.to_thread(report.write, self._spark, rows, self._wanted.report_place)
+                await asyncio.to_thread(report.write_report, self._spark, rows, self._settings.report_place)
             except Exception as error:  # noqa: BLE001  # whatever Spark has: the messages are moved all the same
-                self.report.failure = f"{self._wanted.report_place}: {str(error).strip().splitlines()[0]}"
-                log.error("the report was not written: %s", self.report.failure)  # noqa: TRY400  # Spark's stack says no more
+                self.report.write_error = f"{self._settings.report_place}: {str(error).strip().splitlines()[0]}"
+                log.error("the report was not written: %s", self.report.write_error)  # noqa: TRY400  # Spark's stack says no more
 
-    async def _count(self, manager: NamespaceManager) -> Mapping[str, int] | None:
+    async def _count_parked(self, manager: NamespaceManager) -> Mapping[str, int] | None:
         try:
-            return await look(manager, self._wanted.pair.primary_name)
+            return await count_parked(manager, self._settings.pair.primary_name)
         except ServiceBusError as error:
             log.warning("the backlog queues were not counted: %s", error)
             return None
 
-    async def _rest(self, seconds: float) -> None:
+    async def _sleep_unless_stopped(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
         except TimeoutError:
             pass
 
-    def _heard(self, caller: Caller, rows: list[Moved], troubles: dict[str, str]) -> None:
-        if self._round is not None and caller.round == self._round.number:
-            self._round.ledger.hear(caller, rows, troubles)
+    def _on_task_report(self, task_id: TaskId, rows: list[MovedCount], problems: dict[str, str]) -> None:
+        if self._round is not None and task_id.round == self._round.number:
+            self._round.counts.update(task_id, rows, problems)
 
-    def _tell(self, progress: Progress) -> None:
+    def _publish_progress(self, progress: Progress) -> None:
         """With what earlier rounds have moved."""
         moved, dead_lettered = self.report.moved + progress.moved, self.report.dead_lettered + progress.dead_lettered
-        self._told(
+        self._on_progress(
             Progress(
                 moved=moved,
                 dead_lettered=dead_lettered,
                 left=progress.left,
                 tasks=progress.tasks,
-                trouble=progress.trouble,
+                problem=progress.problem,
             )
         )

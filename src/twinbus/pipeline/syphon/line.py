@@ -16,24 +16,24 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.syphon.assignment import Address
-from twinbus.pipeline.syphon.tally import Moved
+from twinbus.pipeline.syphon.assignment import DriverAddress
+from twinbus.pipeline.syphon.tally import MovedCount
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from twinbus.pipeline.syphon.tally import Tally
+    from twinbus.pipeline.syphon.tally import TaskProgress
 
-CONNECT_S: Final = 20.0
-EVERY_S: Final = 0.5
+CONNECT_TIMEOUT_S: Final = 20.0
+REPORT_INTERVAL_S: Final = 0.5
 """How often a task tells what is new, if anything is."""
-ROWS: Final = 200
+MAX_ROWS_PER_LINE: Final = 200
 """In one line."""
-LONGEST_LINE: Final = 1_048_576
-DRIVER_GONE: Final = "the driver is gone"
+MAX_LINE_BYTES: Final = 1_048_576
+DRIVER_LOST: Final = "the driver is gone"
 
 
-class Caller(NamedTuple):
+class TaskId(NamedTuple):
     """Which task of which round it is, and its how many-eth attempt."""
 
     round: int
@@ -44,126 +44,126 @@ class Caller(NamedTuple):
 # --- the driver's end -------------------------------------------------------------------------------------------------
 
 
-class Exchange:
+class TaskServer:
     """Where the tasks of a driver call."""
 
-    def __init__(self, heard: Callable[[Caller, list[Moved], dict[str, str]], None]) -> None:
+    def __init__(self, on_report: Callable[[TaskId, list[MovedCount], dict[str, str]], None]) -> None:
         """`heard` is told of each call, first with nothing, then with what is new."""
-        self._heard = heard
+        self._on_report = on_report
         self._token = secrets.token_hex(32)
         self._server: asyncio.Server | None = None
-        self._over: dict[int, str] = {}
+        self._ended_rounds: dict[int, str] = {}
         """Rounds that have ended, and why: a task of one that calls late ends at once."""
-        self._on_line: dict[Caller, asyncio.StreamWriter] = {}
+        self._connected_tasks: dict[TaskId, asyncio.StreamWriter] = {}
 
-    async def open(self, bind: str, host: str) -> Address:
+    async def open(self, bind_address: str, host: str) -> DriverAddress:
         """Listen at `bind`; where tasks find it under the name `host`."""
-        self._server = await asyncio.start_server(self._serve, bind, 0, limit=LONGEST_LINE)
+        self._server = await asyncio.start_server(self._serve_task, bind_address, 0, limit=MAX_LINE_BYTES)
         port = self._server.sockets[0].getsockname()[1]
-        return Address(host=host, port=port, token=self._token)
+        return DriverAddress(host=host, port=port, token=self._token)
 
     async def close(self) -> None:
         """No more calls; tasks that are still on the line take it for the driver's end."""
         if self._server is not None:
             self._server.close()
-        for writer in self._on_line.values():
+        for writer in self._connected_tasks.values():
             writer.close()
 
-    def callers(self, number: int) -> list[Caller]:
+    def connected_tasks(self, round_number: int) -> list[TaskId]:
         """Who of a round is on the line now."""
-        return [caller for caller in self._on_line if caller.round == number]
+        return [caller for caller in self._connected_tasks if caller.round == round_number]
 
-    def end(self, number: int, why: str) -> None:
+    def end_round(self, round_number: int, reason: str) -> None:
         """Have all tasks of a round end, those that call later as well."""
-        self._over[number] = why
-        for caller, writer in self._on_line.items():
-            if caller.round == number:
-                _write(writer, {"end": why})
+        self._ended_rounds[round_number] = reason
+        for caller, writer in self._connected_tasks.items():
+            if caller.round == round_number:
+                _write_message(writer, {"end": reason})
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller: Caller | None = None
+    async def _serve_task(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller: TaskId | None = None
         try:
-            async with asyncio.timeout(CONNECT_S):
-                caller = self._admit(await _read(reader))
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                caller = self._authenticate(await _read_message(reader))
             if caller is None:
                 return
-            why = self._over.get(caller.round)
-            _write(writer, {"go": True} if why is None else {"end": why})
-            self._on_line[caller] = writer
-            self._heard(caller, [], {})
-            while said := await _read(reader):
-                self._heard(caller, [Moved(*row) for row in said["moved"]], said["troubles"])
+            why = self._ended_rounds.get(caller.round)
+            _write_message(writer, {"go": True} if why is None else {"end": why})
+            self._connected_tasks[caller] = writer
+            self._on_report(caller, [], {})
+            while said := await _read_message(reader):
+                self._on_report(caller, [MovedCount(*row) for row in said["moved"]], said["troubles"])
         except (OSError, TimeoutError, ValueError, KeyError, TypeError):
             pass  # whoever it was, it is no task of ours, or it is lost: Spark will see
         finally:
-            if caller is not None and self._on_line.get(caller) is writer:
-                del self._on_line[caller]
+            if caller is not None and self._connected_tasks.get(caller) is writer:
+                del self._connected_tasks[caller]
             writer.close()
 
-    def _admit(self, said: dict[str, Any]) -> Caller | None:
-        is_ours = hmac.compare_digest(str(said.get("token")).encode(), self._token.encode())
-        return Caller(*(int(said[name]) for name in Caller._fields)) if is_ours else None
+    def _authenticate(self, message: dict[str, Any]) -> TaskId | None:
+        is_ours = hmac.compare_digest(str(message.get("token")).encode(), self._token.encode())
+        return TaskId(*(int(message[name]) for name in TaskId._fields)) if is_ours else None
 
 
 # --- the task's end ---------------------------------------------------------------------------------------------------
 
 
-class Call:
+class DriverConnection:
     """A task's connection to its driver."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """`calling` makes one."""
         self._reader = reader
         self._writer = writer
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.end_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why the task is to end, as soon as it is."""
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """The first reason counts."""
-        if not self.ended.done():
-            self.ended.set_result(why)
+        if not self.end_reason.done():
+            self.end_reason.set_result(reason)
 
-    async def listen(self) -> None:
+    async def wait_for_end(self) -> None:
         """Until the driver says that it is time to end, or nothing any more."""
         try:
-            while said := await _read(self._reader):
+            while said := await _read_message(self._reader):
                 if "end" in said:
                     self.end(str(said["end"]))
                     return
         except (OSError, ValueError):
             pass  # the same as its end
-        self.end(DRIVER_GONE)
+        self.end(DRIVER_LOST)
 
-    async def tell(self, tally: Tally) -> None:
+    async def send_reports(self, progress: TaskProgress) -> None:
         """What is new, again and again."""
         while True:
-            await asyncio.sleep(EVERY_S)
-            rows, troubles = tally.news()
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            rows, troubles = progress.take_changes()
             while rows or troubles:
-                _write(self._writer, {"moved": rows[:ROWS], "troubles": troubles})
-                rows, troubles = rows[ROWS:], {}
+                _write_message(self._writer, {"moved": rows[:MAX_ROWS_PER_LINE], "troubles": troubles})
+                rows, troubles = rows[MAX_ROWS_PER_LINE:], {}
                 with contextlib.suppress(OSError):  # `listen` hears of it
                     await self._writer.drain()
 
 
 @contextlib.asynccontextmanager
-async def calling(driver: Address, caller: Caller) -> AsyncIterator[Call]:
+async def connect_to_driver(driver: DriverAddress, task_id: TaskId) -> AsyncIterator[DriverConnection]:
     """A call to the driver that was answered. PipelineError where it is not reached."""
     try:
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(driver.host, driver.port, limit=LONGEST_LINE)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(driver.host, driver.port, limit=MAX_LINE_BYTES)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            _write(writer, {"token": driver.token, **caller._asdict()})
-            said = await _read(reader)
+            _write_message(writer, {"token": driver.token, **task_id._asdict()})
+            said = await _read_message(reader)
     except (OSError, TimeoutError, ValueError) as error:
         raise PipelineError(
             f"a task does not reach its driver at {driver.host}:{driver.port} ({error!r}): that name is Spark's"
             " setting spark.driver.host, and any port may be used"
         ) from error
-    call = Call(reader, writer)
+    call = DriverConnection(reader, writer)
     if "go" not in said:
-        call.end(str(said.get("end", DRIVER_GONE)))
-    listening = asyncio.ensure_future(call.listen())
+        call.end(str(said.get("end", DRIVER_LOST)))
+    listening = asyncio.ensure_future(call.wait_for_end())
     try:
         yield call
     finally:
@@ -174,7 +174,7 @@ async def calling(driver: Address, caller: Caller) -> AsyncIterator[Call]:
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def _read_message(reader: asyncio.StreamReader) -> dict[str, Any]:
     """The next line; nothing at the end."""
     line = await reader.readline()
     if not line.endswith(b"\n"):
@@ -185,5 +185,5 @@ async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
     return said
 
 
-def _write(writer: asyncio.StreamWriter, said: dict[str, Any]) -> None:
-    writer.write(json.dumps(said, separators=(",", ":")).encode() + b"\n")
+def _write_message(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")

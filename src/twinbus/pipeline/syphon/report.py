@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from twinbus.pipeline.syphon.line import Caller
-    from twinbus.pipeline.syphon.tally import Moved
-    from twinbus.pipeline.syphon.task import Yielded
+    from twinbus.pipeline.syphon.line import TaskId
+    from twinbus.pipeline.syphon.tally import MovedCount
+    from twinbus.pipeline.syphon.task import TaskResult
 
 SCHEMA: Final = (
     "backlogQueue string not null, destination string, moved bigint not null, deadLettered bigint not null,"
@@ -26,7 +26,7 @@ SCHEMA: Final = (
 )
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """Of one backlog queue and one destination."""
 
     backlog_queue: str
@@ -36,82 +36,84 @@ class Row(NamedTuple):
     dead_lettered: int
     left: int | None
     """In the backlog queue, for whatever destination; None: it could not be asked."""
-    first: dt.datetime | None
-    last: dt.datetime | None
+    first_moved: dt.datetime | None
+    last_moved: dt.datetime | None
     attempts: int
     """Tasks that were started for the backlog queue."""
-    exact: bool
+    is_exact: bool
     """False: a task was lost, and what it moved in its last moment is not counted."""
-    ended: str
+    end_reason: str
     """Why."""
 
 
-class Ledger:
+class RoundCounts:
     """Of one round."""
 
     def __init__(self, groups: Sequence[tuple[str, ...]]) -> None:
         """The backlog queues of each task."""
         self._groups = groups
-        self._heard: dict[Caller, dict[tuple[str, str | None], Moved]] = {}
-        self._concluded: set[Caller] = set()
-        self.troubles: dict[str, str] = {}
+        self._counts_by_task: dict[TaskId, dict[tuple[str, str | None], MovedCount]] = {}
+        self._finished_tasks: set[TaskId] = set()
+        self.problems: dict[str, str] = {}
         self.moved = 0
         self.dead_lettered = 0
 
     @property
-    def callers(self) -> Iterable[Caller]:
+    def tasks(self) -> Iterable[TaskId]:
         """All tasks that were ever heard of."""
-        return self._heard.keys()
+        return self._counts_by_task.keys()
 
-    def hear(self, caller: Caller, rows: Iterable[Moved], troubles: Mapping[str, str]) -> None:
+    def update(self, task_id: TaskId, rows: Iterable[MovedCount], problems: Mapping[str, str]) -> None:
         """What a task has told, or yielded: each count takes the place of the one before."""
-        known = self._heard.setdefault(caller, {})
+        known = self._counts_by_task.setdefault(task_id, {})
         for row in rows:
             before = known.get((row.backlog_queue, row.destination))
             self.moved += row.moved - (before.moved if before else 0)
             self.dead_lettered += row.dead_lettered - (before.dead_lettered if before else 0)
             known[row.backlog_queue, row.destination] = row
-        self.troubles.update(troubles)
+        self.problems.update(problems)
 
-    def conclude(self, yielded: Iterable[Yielded]) -> None:
+    def finish(self, results: Iterable[TaskResult]) -> None:
         """What tasks yielded at their end: these counts are exact."""
-        for one in yielded:
-            self.hear(one.caller, [one.moved], {})
-            self._concluded.add(one.caller)
+        for one in results:
+            self.update(one.task_id, [one.moved], {})
+            self._finished_tasks.add(one.task_id)
 
-    def rows(self, left: Mapping[str, int] | None, why: str) -> list[Row]:
+    def rows(self, left: Mapping[str, int] | None, reason: str) -> list[ReportRow]:
         """The report of this round."""
         return [
-            self._row(group, queue, destination, left, why)
+            self._row(group, queue, destination, left, reason)
             for group, queues in enumerate(self._groups)
             for queue in sorted(queues)
             for destination in self._destinations(queue)
         ]
 
     def _destinations(self, queue: str) -> list[str | None]:
-        found = {place for known in self._heard.values() for path, place in known if path == queue}
-        counted = {place for place in found if place is not None or self._parts(queue, None)}
+        found = {place for known in self._counts_by_task.values() for path, place in known if path == queue}
+        counted = {place for place in found if place is not None or self._counts_of(queue, None)}
         return sorted(counted, key=lambda place: place or "") or [None]
 
-    def _parts(self, queue: str, destination: str | None) -> list[Moved]:
-        parts = [known[queue, destination] for known in self._heard.values() if (queue, destination) in known]
+    def _counts_of(self, queue: str, destination: str | None) -> list[MovedCount]:
+        parts = [known[queue, destination] for known in self._counts_by_task.values() if (queue, destination) in known]
         return [part for part in parts if part.moved or part.dead_lettered]
 
-    def _row(self, group: int, queue: str, destination: str | None, left: Mapping[str, int] | None, why: str) -> Row:
-        parts = self._parts(queue, destination)
-        callers = {caller for caller in self._heard if caller.group == group}
+    def _row(
+        self, group: int, queue: str, destination: str | None, left: Mapping[str, int] | None, reason: str
+    ) -> ReportRow:
+        parts = self._counts_of(queue, destination)
+        callers = {caller for caller in self._counts_by_task if caller.group == group}
         still = None if left is None else left.get(queue, 0)
-        return Row(
+        return ReportRow(
             queue,
             destination,
             sum(part.moved for part in parts),
             sum(part.dead_lettered for part in parts),
             still,
-            _moment(min((part.first_ms for part in parts if part.first_ms is not None), default=None)),
-            _moment(max((part.last_ms for part in parts if part.last_ms is not None), default=None)),
+            _to_datetime(min((part.first_ms for part in parts if part.first_ms is not None), default=None)),
+            _to_datetime(max((part.last_ms for part in parts if part.last_ms is not None), default=None)),
             len(callers),
-            callers <= self._concluded,
-            "empty" if still == 0 else self.troubles.get(queue) or why,
+            callers <= self._finished_tasks,
+            "empty" if still == 0 else self.problems.get(queue) or reason,
         )
 
 
@@ -119,13 +121,13 @@ class Ledger:
 class Report:
     """Of a whole run."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReportRow] = field(default_factory=list)
     """One for each backlog queue and destination."""
-    is_over: bool = False
+    is_finished: bool = False
     """There is nothing more to do: the backlog queues were found empty."""
-    why: str = ""
+    reason: str = ""
     """Why it ended."""
-    failure: str | None = None
+    write_error: str | None = None
     """Why the report could not be written."""
 
     @property
@@ -145,48 +147,48 @@ class Report:
         known = [count for count in found.values() if count is not None]
         return sum(known) if len(known) == len(found) else None
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add_round(self, rows: Sequence[ReportRow]) -> None:
         """Those of one more round."""
         found = {(row.backlog_queue, row.destination): row for row in self.rows}
         before = {row.backlog_queue: row for row in self.rows}
         for row in rows:
             key = (row.backlog_queue, row.destination)
-            found[key] = _sum(found[key], row) if key in found else row
+            found[key] = _sum_rows(found[key], row) if key in found else row
         now = {row.backlog_queue: row for row in rows}
         moved_from = {queue for queue, destination in found if destination is not None}
         self.rows = [
-            _of_queue(row, before.get(row.backlog_queue), now.get(row.backlog_queue))
+            _with_queue_state(row, before.get(row.backlog_queue), now.get(row.backlog_queue))
             for row in found.values()
             if row.destination is not None or row.dead_lettered or row.backlog_queue not in moved_from
         ]
 
 
-def frame_of(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
+def to_data_frame(spark: SparkSession, rows: Iterable[ReportRow]) -> DataFrame:
     """The report, to Spark."""
     return spark.createDataFrame(list(rows), SCHEMA)
 
 
-def write(spark: SparkSession, rows: Iterable[Row], place: str) -> None:
+def write_report(spark: SparkSession, rows: Iterable[ReportRow], folder: str) -> None:
     """Add it to the Parquet files of a folder, or of whatever place Spark knows."""
-    frame_of(spark, rows).coalesce(1).write.mode("append").parquet(place)
+    to_data_frame(spark, rows).coalesce(1).write.mode("append").parquet(folder)
 
 
-def _sum(one: Row, other: Row) -> Row:
+def _sum_rows(one: ReportRow, other: ReportRow) -> ReportRow:
     return other._replace(
         moved=one.moved + other.moved,
         dead_lettered=one.dead_lettered + other.dead_lettered,
-        first=min((at for at in (one.first, other.first) if at is not None), default=None),
-        last=max((at for at in (one.last, other.last) if at is not None), default=None),
+        first_moved=min((at for at in (one.first_moved, other.first_moved) if at is not None), default=None),
+        last_moved=max((at for at in (one.last_moved, other.last_moved) if at is not None), default=None),
     )
 
 
-def _of_queue(row: Row, before: Row | None, now: Row | None) -> Row:
+def _with_queue_state(row: ReportRow, previous: ReportRow | None, current: ReportRow | None) -> ReportRow:
     """With what is the same in all rows of a backlog queue: `before` and `now` are any of them."""
-    if before is None or now is None:
+    if previous is None or current is None:
         return row
-    attempts, exact = before.attempts + now.attempts, before.exact and now.exact
-    return row._replace(left=now.left, attempts=attempts, exact=exact, ended=now.ended)
+    attempts, exact = previous.attempts + current.attempts, previous.is_exact and current.is_exact
+    return row._replace(left=current.left, attempts=attempts, is_exact=exact, end_reason=current.end_reason)
 
 
-def _moment(milliseconds: int | None) -> dt.datetime | None:
+def _to_datetime(milliseconds: int | None) -> dt.datetime | None:
     return None if milliseconds is None else dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)

@@ -10,7 +10,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from twinbus.pipeline.syphon.report import Ledger
+from twinbus.pipeline.syphon.report import RoundCounts
 from twinbus.pipeline.syphon.task import drain
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twinbus.pipeline.syphon.assignment import Assignment
-    from twinbus.pipeline.syphon.line import Exchange
-    from twinbus.pipeline.syphon.task import Yielded
-    from twinbus.pipeline.syphon.watch import Over
+    from twinbus.pipeline.syphon.line import TaskServer
+    from twinbus.pipeline.syphon.task import TaskResult
+    from twinbus.pipeline.syphon.watch import RoundEnd
 
-GRACE_S: Final = 30.0
+TASK_GRACE_S: Final = 30.0
 """How long tasks may take to finish; the pumps themselves take a few seconds at most."""
-_LAST_WORDS: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+(?:Error|Exception|Interrupt)?: .+)$", re.MULTILINE)
+_PYTHON_ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+(?:Error|Exception|Interrupt)?: .+)$", re.MULTILINE)
 
 
 class RoundFailed(Exception):
@@ -35,60 +35,62 @@ class RoundFailed(Exception):
 class Round:
     """One of them."""
 
-    def __init__(self, spark: SparkSession, exchange: Exchange, number: int, assignments: Sequence[Assignment]) -> None:
+    def __init__(
+        self, spark: SparkSession, task_server: TaskServer, number: int, assignments: Sequence[Assignment]
+    ) -> None:
         """`run` begins."""
         self.number = number
         self.assignments = assignments
-        self.ledger = Ledger([assignment.queues for assignment in assignments])
-        self._context = spark.sparkContext
-        self._exchange = exchange
+        self.counts = RoundCounts([assignment.backlog_queues for assignment in assignments])
+        self._spark_context = spark.sparkContext
+        self._task_server = task_server
 
     @property
-    def on_line(self) -> int:
+    def running_tasks(self) -> int:
         """Tasks that run now."""
-        return len({caller.group for caller in self._exchange.callers(self.number)})
+        return len({caller.group for caller in self._task_server.connected_tasks(self.number)})
 
-    async def run(self, watch: Callable[[Round], Awaitable[Over]]) -> Over | None:
+    async def run(self, wait_for_end: Callable[[Round], Awaitable[RoundEnd]]) -> RoundEnd | None:
         """Have it run until `watch` says that it is over; None if it ended by itself. RoundFailed."""
-        job = asyncio.ensure_future(asyncio.to_thread(self._job))
-        watching = asyncio.ensure_future(watch(self))
+        job = asyncio.ensure_future(asyncio.to_thread(self._run_job))
+        watching = asyncio.ensure_future(wait_for_end(self))
         try:
             await asyncio.wait([job, watching], return_when=asyncio.FIRST_COMPLETED)
             over = watching.result() if watching.done() else None
         finally:
             watching.cancel()
-            await self._end(job)
+            await self._finish(job)
         if not job.cancelled() and (error := job.exception()) is not None and over is None:
-            raise RoundFailed(words_of(error)) from error
+            raise RoundFailed(error_summary(error)) from error
         return over
 
-    async def _end(self, job: asyncio.Future[None]) -> None:
+    async def _finish(self, job: asyncio.Future[None]) -> None:
         """Let the tasks finish what is on its way."""
-        self._exchange.end(self.number, "the round is over")
+        self._task_server.end_round(self.number, "the round is over")
         with contextlib.suppress(Exception):
-            await asyncio.wait([job], timeout=GRACE_S)
+            await asyncio.wait([job], timeout=TASK_GRACE_S)
         if not job.done():
-            self._context.cancelJobGroup(self._name)
+            self._spark_context.cancelJobGroup(self._job_group)
             await asyncio.wait([job])
 
-    def kill(self) -> None:
+    def cancel(self) -> None:
         """End it at once: what is on its way is found in its backlog queue again."""
-        self._context.cancelJobGroup(self._name)
+        self._spark_context.cancelJobGroup(self._job_group)
 
     @property
-    def _name(self) -> str:
+    def _job_group(self) -> str:
         return f"twinbus-syphon-{self.number}"
 
-    def _job(self) -> None:
+    def _run_job(self) -> None:
         """On a thread of its own: it takes as long as the round."""
-        context, count = self._context, len(self.assignments)
-        context.setJobGroup(self._name, f"syphon, round {self.number}", interruptOnCancel=True)
-        yielded: list[Yielded] = context.parallelize(self.assignments, count).mapPartitions(drain).collect()
-        self.ledger.conclude(yielded)
+        context, count = self._spark_context, len(self.assignments)
+        context.setJobGroup(self._job_group, f"syphon, round {self.number}", interruptOnCancel=True)
+        yielded: list[TaskResult] = context.parallelize(self.assignments, count).mapPartitions(drain).collect()
+        self.counts.finish(yielded)
 
 
-def words_of(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """What a failed job says: the last line of the Python stack in it, if there is one."""
     text = str(getattr(error, "java_exception", None) or error)
-    found = _LAST_WORDS.findall(text)
+    found = _PYTHON_ERROR_LINE.findall(text)
     return found[-1] if found else text.strip().split("\n", 1)[0]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.pairing import PairingEvent
 
-KINDS: Final = frozenset(
+COUNTED_EVENTS: Final = frozenset(
     {
         EventKind.DEAD_LETTERED,
         EventKind.DEFERRED,
@@ -25,13 +25,13 @@ KINDS: Final = frozenset(
     }
 )
 """What hinders, or is counted beside what is moved: of that there is no event, for there are so many."""
-MOST_DESTINATIONS: Final = 10_000
+MAX_DESTINATIONS: Final = 10_000
 """Of a task, by name; others are counted together: paths come from messages, and a sender can invent any number."""
-OTHER: Final = "(other)"
-LONGEST_TEXT: Final = 500
+OTHER_DESTINATIONS: Final = "(other)"
+MAX_PROBLEM_LENGTH: Final = 500
 
 
-class Moved(NamedTuple):
+class MovedCount(NamedTuple):
     """Between one backlog queue and one destination."""
 
     backlog_queue: str
@@ -44,59 +44,61 @@ class Moved(NamedTuple):
     last_ms: int | None
 
 
-class Tally:
+class TaskProgress:
     """Of one task."""
 
     def __init__(self, queues: Iterable[str]) -> None:
         """Nothing was moved."""
         self._counts: dict[tuple[str, str | None], list[int]] = {}
         """Moved, dead-lettered, first and last time."""
-        self._changed: set[tuple[str, str | None]] = set()
-        self.troubles: dict[str, str] = dict.fromkeys(queues, "")
+        self._changed_keys: set[tuple[str, str | None]] = set()
+        self.problems: dict[str, str] = dict.fromkeys(queues, "")
         """What hinders each pump now, or the messages for one destination; empty where nothing does."""
-        self._hindered: dict[str, str] = {}
+        self._problem_destinations: dict[str, str] = {}
         """Of each backlog queue, the destination that its trouble is about."""
-        self._told: dict[str, str] = {}
+        self._reported_problems: dict[str, str] = {}
 
-    def hear(self, event: PairingEvent) -> None:
+    def on_event(self, event: PairingEvent) -> None:
         """Count it, or remember what hinders."""
         queue = event.backlog_queue or ""
         if event.kind is EventKind.DEAD_LETTERED:
             self._count((queue, event.path), 1, event.at_ms)
         elif event.path is None:
-            self._hindered.pop(queue, None)
-            self.troubles[queue] = (event.reason or "")[:LONGEST_TEXT]
+            self._problem_destinations.pop(queue, None)
+            self.problems[queue] = (event.reason or "")[:MAX_PROBLEM_LENGTH]
         elif event.reason is not None:  # else the message waits behind another, whose reason is told
-            self._hindered[queue] = event.path
-            self.troubles[queue] = f"'{event.path}': {event.reason}"[:LONGEST_TEXT]
+            self._problem_destinations[queue] = event.path
+            self.problems[queue] = f"'{event.path}': {event.reason}"[:MAX_PROBLEM_LENGTH]
 
-    def moved(self, queue: str, destination: str, at_ms: int) -> None:
+    def count_moved(self, queue: str, destination: str, at_ms: int) -> None:
         """One more."""
-        if self._hindered and self._hindered.get(queue) == destination:
-            del self._hindered[queue]
-            self.troubles[queue] = ""
+        if self._problem_destinations and self._problem_destinations.get(queue) == destination:
+            del self._problem_destinations[queue]
+            self.problems[queue] = ""
         self._count((queue, destination), 0, at_ms)
 
-    def _count(self, key: tuple[str, str | None], which: int, at_ms: int) -> None:
+    def _count(self, key: tuple[str, str | None], column: int, at_ms: int) -> None:
         counts = self._counts.get(key)
         if counts is None:
-            if len(self._counts) >= MOST_DESTINATIONS:
-                key = (key[0], OTHER)
+            if len(self._counts) >= MAX_DESTINATIONS:
+                key = (key[0], OTHER_DESTINATIONS)
             counts = self._counts.setdefault(key, [0, 0, at_ms, at_ms])
-        counts[which] += 1
+        counts[column] += 1
         counts[3] = at_ms
-        self._changed.add(key)
+        self._changed_keys.add(key)
 
-    def rows(self) -> list[Moved]:
+    def rows(self) -> list[MovedCount]:
         """All that was counted; one row that says so for a queue from which nothing was moved."""
-        rows = [Moved(*key, *counts) for key, counts in self._counts.items()]
-        idle = self.troubles.keys() - {row.backlog_queue for row in rows}
-        return rows + [Moved(queue, None, 0, 0, None, None) for queue in sorted(idle)]
+        rows = [MovedCount(*key, *counts) for key, counts in self._counts.items()]
+        idle = self.problems.keys() - {row.backlog_queue for row in rows}
+        return rows + [MovedCount(queue, None, 0, 0, None, None) for queue in sorted(idle)]
 
-    def news(self) -> tuple[list[Moved], dict[str, str]]:
+    def take_changes(self) -> tuple[list[MovedCount], dict[str, str]]:
         """What has changed since this was asked last: counts, each as it is now, and troubles."""
-        rows = [Moved(*key, *self._counts[key]) for key in self._changed]
-        troubles = {queue: text for queue, text in self.troubles.items() if self._told.get(queue, "") != text}
-        self._changed.clear()
-        self._told.update(troubles)
+        rows = [MovedCount(*key, *self._counts[key]) for key in self._changed_keys]
+        troubles = {
+            queue: text for queue, text in self.problems.items() if self._reported_problems.get(queue, "") != text
+        }
+        self._changed_keys.clear()
+        self._reported_problems.update(troubles)
         return rows, troubles

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvloop
 
-from twinbus.client.pairing.destination import Senders
-from twinbus.client.pairing.events import EVERY_KIND, EventKind
-from twinbus.client.pairing.pair_events import PairEvents
+from twinbus.client.pairing.destination import PrimarySenders
+from twinbus.client.pairing.events import ALL_KINDS, EventKind
+from twinbus.client.pairing.pair_events import PairEventPublisher
 from twinbus.client.pairing.pump import Pump, PumpSettings
-from twinbus.client.pairing.rewriting import LOCK_MS
+from twinbus.client.pairing.rewriting import DEFAULT_LOCK_MS
 from twinbus.client.pairing.wakeups import Wakeups
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.syphon.line import Caller, calling
-from twinbus.pipeline.syphon.tally import KINDS, Moved, Tally
+from twinbus.pipeline.syphon.line import TaskId, connect_to_driver
+from twinbus.pipeline.syphon.tally import COUNTED_EVENTS, MovedCount, TaskProgress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -30,63 +30,68 @@ if TYPE_CHECKING:
     from twinbus.client import MessagingFactory
     from twinbus.client.clock import Clock
     from twinbus.client.events import Kind
-    from twinbus.client.pairing.parcel import Parcel
+    from twinbus.client.pairing.parcel import ParkedMessage
     from twinbus.pipeline.syphon.assignment import Assignment
-    from twinbus.pipeline.syphon.line import Call
+    from twinbus.pipeline.syphon.line import DriverConnection
 
-SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 
 
-class Yielded(NamedTuple):
+class TaskResult(NamedTuple):
     """A row: what one attempt of a task has moved between a backlog queue and a destination; at least one a queue."""
 
-    caller: Caller
-    moved: Moved
+    task_id: TaskId
+    moved: MovedCount
 
 
-def drain(assignments: Iterable[Assignment]) -> Iterator[Yielded]:
+def drain(assignments: Iterable[Assignment]) -> Iterator[TaskResult]:
     """All that a partition asks for."""
     from pyspark import TaskContext  # noqa: PLC0415  # a task has it
 
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
     for assignment in assignments:
-        yield from uvloop.run(work(assignment, attempt))
+        yield from uvloop.run(run_task(assignment, attempt))
 
 
-async def work(assignment: Assignment, attempt: int) -> list[Yielded]:
+async def run_task(assignment: Assignment, attempt: int) -> list[TaskResult]:
     """Pump until it is time to end."""
-    caller, tally = Caller(assignment.round, assignment.group, attempt), Tally(assignment.queues)
-    async with calling(assignment.driver, caller) as call:
-        if call.ended.done():
+    caller, tally = TaskId(assignment.round, assignment.group, attempt), TaskProgress(assignment.backlog_queues)
+    async with connect_to_driver(assignment.driver_address, caller) as call:
+        if call.end_reason.done():
             return []
-        telling = asyncio.ensure_future(call.tell(tally))
+        telling = asyncio.ensure_future(call.send_reports(tally))
         try:
-            with _ended_by_signals(call):
-                async with pumping(*assignment.pair.factories(), assignment, assignment.epoch(attempt), tally) as pumps:
-                    await _until_ended(call, pumps)
+            with _end_on_signals(call):
+                async with running_pumps(
+                    *assignment.pair.factories(), assignment, assignment.epoch(attempt), tally
+                ) as pumps:
+                    await _wait_for_end(call, pumps)
         finally:
             telling.cancel()
-    return [Yielded(caller, row) for row in tally.rows()]
+    return [TaskResult(caller, row) for row in tally.rows()]
 
 
-async def _until_ended(call: Call, pumps: list[Pump]) -> None:
+async def _wait_for_end(connection: DriverConnection, pumps: list[Pump]) -> None:
     """PipelineError where a pump has ended without being told: Spark starts the task again."""
-    failing = asyncio.ensure_future(ended(pumps))
+    failing = asyncio.ensure_future(wait_for_ended_pump(pumps))
     try:
-        await asyncio.wait([call.ended, failing], return_when=asyncio.FIRST_COMPLETED)
-        if not call.ended.done():
+        await asyncio.wait([connection.end_reason, failing], return_when=asyncio.FIRST_COMPLETED)
+        if not connection.end_reason.done():
             raise PipelineError(f"the pump of '{failing.result()}' has ended")
     finally:
         failing.cancel()
 
 
 @contextlib.contextmanager
-def _ended_by_signals(call: Call) -> Iterator[None]:
+def _end_on_signals(connection: DriverConnection) -> Iterator[None]:
     """Spark's Python daemon tells its workers so that the executor is gone."""
-    loop, heard = asyncio.get_running_loop(), SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    loop, heard = (
+        asyncio.get_running_loop(),
+        STOP_SIGNALS if threading.current_thread() is threading.main_thread() else (),
+    )
     for number in heard:
-        loop.add_signal_handler(number, call.end, f"the executor ended its tasks ({number.name})")
+        loop.add_signal_handler(number, connection.end, f"the executor ended its tasks ({number.name})")
     try:
         yield
     finally:
@@ -96,31 +101,34 @@ def _ended_by_signals(call: Call) -> Iterator[None]:
 
 # --- pumps ------------------------------------------------------------------------------------------------------------
 
-LOOK_S: Final = 5.0
+PUMP_POLL_INTERVAL_S: Final = 5.0
 
 
 @contextlib.asynccontextmanager
-async def pumping(
-    primary: MessagingFactory, secondary: MessagingFactory, assignment: Assignment, epoch: int, tally: Tally
+async def running_pumps(
+    primary: MessagingFactory, secondary: MessagingFactory, assignment: Assignment, epoch: int, progress: TaskProgress
 ) -> AsyncIterator[list[Pump]]:
     """Drain within the block. At its end what is on its way is waited for, for a moment; the rest stays parked."""
     clock = primary.settings.clock
-    events = _Counting(clock, tally, primary.address, secondary.address)
-    events.listen(tally.hear, KINDS)
+    events = _CountingEvents(clock, progress, primary.address, secondary.address)
+    events.listen(progress.on_event, COUNTED_EVENTS)
     settings = PumpSettings(
         secondary=secondary,
-        sender_to=Senders(primary).to,
+        sender_to=PrimarySenders(primary).sender_to,
         wakeups=Wakeups(),
         epoch=epoch,
         poll_s=assignment.poll_s,
         send_timeout_s=primary.settings.operation_timeout_s,
-        deduct=assignment.deduct,
+        deduct_parked_time=assignment.deduct,
         not_found_grace_s=assignment.not_found_grace_s,
         clock=clock,
         events=events,
     )
-    async with primary, secondary, _journal(assignment.journal_dir, primary, secondary, events):
-        pumps = [Pump(path, settings, assignment.locks_ms.get(path, LOCK_MS)) for path in assignment.queues]
+    async with primary, secondary, _attached_journal(assignment.journal_dir, primary, secondary, events):
+        pumps = [
+            Pump(path, settings, assignment.lock_durations_ms.get(path, DEFAULT_LOCK_MS))
+            for path in assignment.backlog_queues
+        ]
         for pump in pumps:
             pump.start()
         try:
@@ -130,8 +138,8 @@ async def pumping(
 
 
 @contextlib.asynccontextmanager
-async def _journal(
-    folder: str | None, primary: MessagingFactory, secondary: MessagingFactory, events: PairEvents
+async def _attached_journal(
+    folder: str | None, primary: MessagingFactory, secondary: MessagingFactory, events: PairEventPublisher
 ) -> AsyncIterator[None]:
     """What becomes of each message is written down on this machine, as a pair does with `journal_dir`."""
     if folder is None:
@@ -140,7 +148,7 @@ async def _journal(
     from twinbus.client.journal import Journal  # noqa: PLC0415  # pyarrow is optional
 
     journal = Journal(folder, clock=primary.settings.clock)
-    events.listen(journal.attach(primary).hear, EVERY_KIND)
+    events.listen(journal.attach(primary).on_event, ALL_KINDS)
     journal.attach(secondary)
     try:
         yield
@@ -148,29 +156,31 @@ async def _journal(
         await asyncio.shield(journal.close())
 
 
-class _Counting(PairEvents):
+class _CountingEvents(PairEventPublisher):
     """Counts each message that is moved, and makes an event of it only where somebody wants one: it costs more."""
 
-    def __init__(self, clock: Clock, tally: Tally, primary: str, secondary: str) -> None:
+    def __init__(self, clock: Clock, progress: TaskProgress, primary: str, secondary: str) -> None:
         super().__init__(clock, primary, secondary)
         self._wall_ms = clock.wall_ms
-        self._tally = tally
+        self._progress = progress
 
-    def wants(self, kind: Kind) -> bool:
-        return kind is EventKind.MOVED or super().wants(kind)
+    def is_wanted(self, kind: Kind) -> bool:
+        return kind is EventKind.MOVED or super().is_wanted(kind)
 
-    def emit_parcel(self, kind: EventKind, parcel: Parcel, backlog_queue: str, reason: str | None = None) -> None:
+    def emit_message(
+        self, kind: EventKind, message: ParkedMessage, backlog_queue: str, reason: str | None = None
+    ) -> None:
         if kind is EventKind.MOVED:
-            self._tally.moved(backlog_queue, parcel.restored.path, self._wall_ms())
-            if not super().wants(kind):
+            self._progress.count_moved(backlog_queue, message.restored.path, self._wall_ms())
+            if not super().is_wanted(kind):
                 return
-        super().emit_parcel(kind, parcel, backlog_queue, reason)
+        super().emit_message(kind, message, backlog_queue, reason)
 
 
-async def ended(pumps: list[Pump]) -> str:
+async def wait_for_ended_pump(pumps: list[Pump]) -> str:
     """Wait until one of them has ended by itself, which it should not: its backlog queue."""
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(PUMP_POLL_INTERVAL_S)
         for pump in pumps:
             if pump.has_ended:
                 return pump.path

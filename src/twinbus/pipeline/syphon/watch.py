@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-TICK_S: Final = 0.25
-LOOK_S: Final = 5.0
+TICK_INTERVAL_S: Final = 0.25
+COUNT_INTERVAL_S: Final = 5.0
 """How often the backlog queues are counted while messages move; when all seem to be moved, each tick."""
-START_S: Final = 180.0
+FIRST_TASK_TIMEOUT_S: Final = 180.0
 """How long the first task of a round may take to start."""
-STARVED_S: Final = 30.0
+SLOT_WAIT_TIMEOUT_S: Final = 30.0
 """How long a task may wait for a place on the cluster before backlog queues are spread over fewer tasks."""
-GROWN_S: Final = 10.0
+SLOT_CHECK_INTERVAL_S: Final = 10.0
 """How often it is looked whether there are more places."""
 
 
-class Kind(Enum):
+class RoundEndKind(Enum):
     """Why a round is over."""
 
     STOPPED = "stopped"
@@ -43,12 +43,12 @@ class Kind(Enum):
     REGROUPED = "regrouped"
 
 
-class Over(NamedTuple):
+class RoundEnd(NamedTuple):
     """A round is."""
 
-    kind: Kind
-    why: str
-    most: int | None = None
+    kind: RoundEndKind
+    reason: str
+    max_tasks: int | None = None
     """Tasks of the next round, where there are places for so many only."""
 
 
@@ -62,132 +62,140 @@ class Progress:
     """As far as is known."""
     tasks: int
     """That run now."""
-    trouble: str
+    problem: str
     """What hinders one of them."""
 
 
-class Watch:
+class RoundMonitor:
     """Over the rounds of a run."""
 
     def __init__(
         self,
         *,
         stopped: asyncio.Event,
-        slots: Callable[[], int],
-        look: Callable[[], Awaitable[Mapping[str, int]]],
-        told: Callable[[Progress], None],
-        round_s: float,
-        wait_s: float | None,
+        count_slots: Callable[[], int],
+        count_parked: Callable[[], Awaitable[Mapping[str, int]]],
+        on_progress: Callable[[Progress], None],
+        max_round_s: float,
+        idle_timeout_s: float | None,
     ) -> None:
         """`wait_s`: end when nothing is left, or has moved for so long; None: go on until it is stopped."""
         self._stopped = stopped
-        self._slots = slots
-        self._look = look
-        self._told = told
-        self._round_s = round_s
-        self._wait_s = wait_s
+        self._count_slots = count_slots
+        self._count_parked = count_parked
+        self._on_progress = on_progress
+        self._max_round_s = max_round_s
+        self._idle_timeout_s = idle_timeout_s
 
-    async def over(self, one: Round, parked: int) -> Over:
+    async def wait_for_end(self, round_: Round, parked: int) -> RoundEnd:
         """Wait until a round is."""
         loop = asyncio.get_running_loop()
-        state = _State(one, parked, loop.time(), self._slots())
+        state = _RoundState(round_, parked, loop.time(), self._count_slots())
         while True:
             await self._pause()
-            state.notice(loop.time())
-            self._told(state.progress())
+            state.update(loop.time())
+            self._on_progress(state.progress())
             if self._stopped.is_set():
-                return Over(Kind.STOPPED, "stopped")
-            found = self._fits(state) or (self._in_time(state) if self._wait_s is None else await self._done(state))
+                return RoundEnd(RoundEndKind.STOPPED, "stopped")
+            found = self._check_slots(state) or (
+                self._check_time_limit(state) if self._idle_timeout_s is None else await self._check_drained(state)
+            )
             if found is not None:
                 return found
 
     async def _pause(self) -> None:
         try:
-            async with asyncio.timeout(TICK_S):
+            async with asyncio.timeout(TICK_INTERVAL_S):
                 await self._stopped.wait()
         except TimeoutError:
             pass
 
-    def _in_time(self, state: _State) -> Over | None:
-        return Over(Kind.ROUTINE, "still draining") if state.now_s - state.began_s >= self._round_s else None
+    def _check_time_limit(self, state: _RoundState) -> RoundEnd | None:
+        return (
+            RoundEnd(RoundEndKind.ROUTINE, "still draining")
+            if state.now_s - state.started_s >= self._max_round_s
+            else None
+        )
 
-    async def _done(self, state: _State) -> Over | None:
+    async def _check_drained(self, state: _RoundState) -> RoundEnd | None:
         """Nothing is left, or moves."""
-        assert self._wait_s is not None
-        if state.first_s is None:
-            if state.now_s - state.began_s >= START_S:
-                raise PipelineError(f"no task has started for {START_S:.0f} s: does the cluster have a free core?")
+        assert self._idle_timeout_s is not None
+        if state.first_task_s is None:
+            if state.now_s - state.started_s >= FIRST_TASK_TIMEOUT_S:
+                raise PipelineError(
+                    f"no task has started for {FIRST_TASK_TIMEOUT_S:.0f} s: does the cluster have a free core?"
+                )
             return None
-        if state.is_to_look():
+        if state.is_count_due():
             try:
-                state.found(sum((await self._look()).values()))
+                state.set_left(sum((await self._count_parked()).values()))
             except ServiceBusError as error:
                 log.warning("the backlog queues were not counted: %s", error)
             if state.left == 0 and state.is_counted:
-                return Over(Kind.EMPTY, "empty")
-        if state.now_s - state.changed_s >= self._wait_s:
-            return Over(Kind.STUCK, f"nothing has moved for {self._wait_s:g} s")
+                return RoundEnd(RoundEndKind.EMPTY, "empty")
+        if state.now_s - state.last_progress_s >= self._idle_timeout_s:
+            return RoundEnd(RoundEndKind.STUCK, f"nothing has moved for {self._idle_timeout_s:g} s")
         return None
 
-    def _fits(self, state: _State) -> Over | None:
+    def _check_slots(self, state: _RoundState) -> RoundEnd | None:
         """None while there is a place for each task, and none too many."""
         wanted = len(state.round.assignments)
-        if state.waiting_since_s is not None and state.now_s - state.waiting_since_s >= STARVED_S:
-            return Over(Kind.REGROUPED, "spread over fewer tasks", max(1, state.round.on_line))
-        queues = sum(len(assignment.queues) for assignment in state.round.assignments)
-        if wanted < queues and state.now_s - state.slots_s >= GROWN_S:
-            state.slots_s = state.now_s
-            if self._slots() > state.slots:
-                return Over(Kind.REGROUPED, "spread over more tasks")
+        if state.waiting_since_s is not None and state.now_s - state.waiting_since_s >= SLOT_WAIT_TIMEOUT_S:
+            return RoundEnd(RoundEndKind.REGROUPED, "spread over fewer tasks", max(1, state.round.running_tasks))
+        queues = sum(len(assignment.backlog_queues) for assignment in state.round.assignments)
+        if wanted < queues and state.now_s - state.last_slot_check_s >= SLOT_CHECK_INTERVAL_S:
+            state.last_slot_check_s = state.now_s
+            if self._count_slots() > state.slots:
+                return RoundEnd(RoundEndKind.REGROUPED, "spread over more tasks")
         return None
 
 
-class _State:
+class _RoundState:
     """Of one round."""
 
-    def __init__(self, one: Round, parked: int, now_s: float, slots: int) -> None:
-        self.round = one
-        self.now_s = self.began_s = self.changed_s = self.looked_s = self.slots_s = now_s
+    def __init__(self, round_: Round, parked: int, now_s: float, slots: int) -> None:
+        self.round = round_
+        self.now_s = self.started_s = self.last_progress_s = self.last_count_s = self.last_slot_check_s = now_s
         self.slots = slots
-        self.first_s: float | None = None
+        self.first_task_s: float | None = None
         """When the first task was heard of."""
         self.waiting_since_s: float | None = None
         """Since when some task waits for its place."""
         self.left = parked
         self.is_counted = True
         """`left` is what was counted; else what follows from what was moved since."""
-        self._done = 0
+        self._done_count = 0
 
-    def notice(self, now_s: float) -> None:
+    def update(self, now_s: float) -> None:
         """What the tasks have told meanwhile."""
         self.now_s = now_s
-        on_line = self.round.on_line
-        if on_line and self.first_s is None:
-            self.first_s = self.changed_s = now_s
+        on_line = self.round.running_tasks
+        if on_line and self.first_task_s is None:
+            self.first_task_s = self.last_progress_s = now_s
         is_waiting = 0 < on_line < len(self.round.assignments)
         self.waiting_since_s = (self.waiting_since_s or now_s) if is_waiting else None
-        done = self.round.ledger.moved + self.round.ledger.dead_lettered
-        if done != self._done:
-            self.left, self.is_counted = max(0, self.left - (done - self._done)), False
-            self._done, self.changed_s = done, now_s
+        done = self.round.counts.moved + self.round.counts.dead_lettered
+        if done != self._done_count:
+            self.left, self.is_counted = max(0, self.left - (done - self._done_count)), False
+            self._done_count, self.last_progress_s = done, now_s
 
-    def is_to_look(self) -> bool:
+    def is_count_due(self) -> bool:
         """It is time to count what is parked."""
-        return self.left == 0 or self.now_s - self.looked_s >= LOOK_S
+        return self.left == 0 or self.now_s - self.last_count_s >= COUNT_INTERVAL_S
 
-    def found(self, left: int) -> None:
+    def set_left(self, left: int) -> None:
         """It was counted."""
         if left != self.left and self.is_counted:
-            self.changed_s = self.now_s  # somebody else moves them
-        self.left, self.is_counted, self.looked_s = left, True, self.now_s
+            self.last_progress_s = self.now_s  # somebody else moves them
+        self.left, self.is_counted, self.last_count_s = left, True, self.now_s
 
     def progress(self) -> Progress:
-        ledger = self.round.ledger
-        trouble = next((text for text in ledger.troubles.values() if text), "")
+        ledger = self.round.counts
+        trouble = next((text for text in ledger.problems.values() if text), "")
         return Progress(
             moved=ledger.moved,
             dead_lettered=ledger.dead_lettered,
             left=self.left,
-            tasks=self.round.on_line,
-            trouble=trouble or ("" if self.first_s is not None else "no task has started yet"),
+            tasks=self.round.running_tasks,
+            problem=trouble or ("" if self.first_task_s is not None else "no task has started yet"),
         )

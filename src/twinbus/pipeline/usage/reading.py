@@ -27,7 +27,7 @@ from twinbus.model.usage import (
     read_journal,
 )
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.spark import make_known
+from twinbus.pipeline.spark import register_data_source
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from twinbus.model.usage import Head, UsageRow
+    from twinbus.model.usage import JournalHead, UsageRow
 
-USAGE: Final = "usage"
+USAGE_FOLDER: Final = "usage"
 """The folder in a server's data folder."""
-_TYPES: Final = {"minute": "timestamp", "process": "bigint", **dict.fromkeys(COUNTS, "bigint")}
-SCHEMA: Final = ", ".join(f"{name} {_TYPES.get(name, 'string')}" for name in COLUMNS)
+_SPARK_TYPES: Final = {"minute": "timestamp", "process": "bigint", **dict.fromkeys(COUNTS, "bigint")}
+SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'string')}" for name in COLUMNS)
 """Of what `read_usage` gives."""
-_IN_FILES: Final = ", ".join(f"{name} {_TYPES.get(name, 'string')}" for name in COLUMNS if name != "namespace")
-_PARTITIONS: Final = "namespace string, date date"
+_FILE_SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'string')}" for name in COLUMNS if name != "namespace")
+_PARTITION_SCHEMA: Final = "namespace string, date date"
 
 
 def read_usage(
     spark: SparkSession,
-    places: Sequence[str | Path],
+    locations: Sequence[str | Path],
     *,
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
@@ -58,17 +58,17 @@ def read_usage(
 
     From `since` on, and before `until`; all of it without. PipelineError where there is nothing at all.
     """
-    if not places:
+    if not locations:
         raise PipelineError("no usage: name the data folder of a server, as given to `twinbus serve --data`")
-    folders = dict.fromkeys(_folder(str(place)) for place in places)  # one that is named twice counts once
-    parts = [part for folder in folders for part in _parts(spark, folder)]
+    folders = dict.fromkeys(_resolve_folder(str(place)) for place in locations)  # one that is named twice counts once
+    parts = [part for folder in folders for part in _read_folder(spark, folder)]
     usage = parts[0]
     for part in parts[1:]:
         usage = usage.unionByName(part)
-    return _between(usage, since, until).select(*COLUMNS)
+    return _in_period(usage, since, until).select(*COLUMNS)
 
 
-def _between(usage: DataFrame, since: dt.datetime | None, until: dt.datetime | None) -> DataFrame:
+def _in_period(usage: DataFrame, since: dt.datetime | None, until: dt.datetime | None) -> DataFrame:
     """By the date, too: it is in the names of folders, of which the others are not looked into."""
     if since is not None:
         usage = usage.where((usage.date >= since.date()) & (usage.minute >= since))
@@ -77,23 +77,27 @@ def _between(usage: DataFrame, since: dt.datetime | None, until: dt.datetime | N
     return usage
 
 
-def _folder(place: str) -> str | Path:
-    if "://" in place:
-        return place
-    folder = Path(place)
-    if (folder / USAGE).is_dir():
-        folder /= USAGE
+def _resolve_folder(location: str) -> str | Path:
+    if "://" in location:
+        return location
+    folder = Path(location)
+    if (folder / USAGE_FOLDER).is_dir():
+        folder /= USAGE_FOLDER
     if not folder.is_dir():
         raise PipelineError(
-            f"{place} is no folder: name the data folder of a server, as given to `twinbus serve --data`"
+            f"{location} is no folder: name the data folder of a server, as given to `twinbus serve --data`"
         )
     return folder.resolve()
 
 
-def _parts(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
+def _read_folder(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
     if isinstance(folder, str):
-        return [_parquet(spark, folder)]
-    journals = {name: place for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")) for name, place in _places(path)}
+        return [_read_parquet(spark, folder)]
+    journals = {
+        name: place
+        for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}"))
+        for name, place in _parquet_path_of_journal(path)
+    }
     rows = _read_journals(spark, list(journals)) if journals else None
     has_parquet = next(folder.glob(f"namespace=*/date=*/*{PARQUET_SUFFIX}"), None) is not None
     if rows is None and not has_parquet:
@@ -101,7 +105,7 @@ def _parts(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
     parts = []
     rolled = set()
     if has_parquet:
-        parquet = _parquet(spark, str(folder))
+        parquet = _read_parquet(spark, str(folder))
         parts.append(parquet)
         if rows is not None:
             listed = {"/".join(file.split("/")[-3:]) for file in parquet.inputFiles()}
@@ -111,22 +115,22 @@ def _parts(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
     return parts
 
 
-def _places(path: Path) -> Iterator[tuple[str, str]]:
+def _parquet_path_of_journal(path: Path) -> Iterator[tuple[str, str]]:
     """A journal, and where the Parquet file will be that takes its place."""
     try:
-        yield str(path.resolve()), read_head(path).parquet_place.as_posix()
+        yield str(path.resolve()), read_head(path).parquet_path.as_posix()
     except (JournalUnreadable, FileNotFoundError):  # it has no rows, or it was rolled since
         return
 
 
-def _parquet(spark: SparkSession, place: str) -> DataFrame:
-    return spark.read.schema(f"{_IN_FILES}, {_PARTITIONS}").parquet(place)
+def _read_parquet(spark: SparkSession, location: str) -> DataFrame:
+    return spark.read.schema(f"{_FILE_SCHEMA}, {_PARTITION_SCHEMA}").parquet(location)
 
 
 def _read_journals(spark: SparkSession, journals: Sequence[str]) -> DataFrame:
     """Read now, and kept: later they may be gone."""
-    make_known(spark, UsageJournals)
-    found = spark.read.format(UsageJournals.name()).schema(f"{SCHEMA}, journal string")
+    register_data_source(spark, UsageJournalDataSource)
+    found = spark.read.format(UsageJournalDataSource.name()).schema(f"{SCHEMA}, journal string")
     rows = found.option("journals", json.dumps(journals)).load().persist(StorageLevel.DISK_ONLY)
     rows.count()
     return rows.withColumn("date", rows.minute.cast("date"))
@@ -134,20 +138,20 @@ def _read_journals(spark: SparkSession, journals: Sequence[str]) -> DataFrame:
 
 # --- journals of hours that are no Parquet files yet ------------------------------------------------------------------
 
-ROWS: Final = 20_000
+BATCH_ROWS: Final = 20_000
 """In a batch: a journal of the largest size has thirty times as many."""
-_OF_HEAD: Final = frozenset({"namespace", "process", "life"})
+_HEAD_COLUMNS: Final = frozenset({"namespace", "process", "life"})
 _ARROW_TYPES: Final = {
     "minute": pa.timestamp("us", tz="UTC"),
     "process": pa.int64(),
     **dict.fromkeys(COUNTS, pa.int64()),
 }
 _ARROW_COLUMNS: Final = [(name, _ARROW_TYPES.get(name, pa.string())) for name in COLUMNS]
-_SCHEMA: Final = pa.schema([*_ARROW_COLUMNS, ("journal", pa.string())])
+_ARROW_SCHEMA: Final = pa.schema([*_ARROW_COLUMNS, ("journal", pa.string())])
 _SECOND_US: Final = 1_000_000
 
 
-class UsageJournals(DataSource):
+class UsageJournalDataSource(DataSource):
     """The journals of the option `journals`, a JSON list of paths. The schema is given to it."""
 
     @classmethod
@@ -155,50 +159,50 @@ class UsageJournals(DataSource):
         """What Spark knows it by."""
         return "twinbus-usage-journals"
 
-    def reader(self, schema: StructType) -> JournalsReader:  # noqa: ARG002
+    def reader(self, schema: StructType) -> UsageJournalReader:  # noqa: ARG002
         """For all of them."""
-        return JournalsReader(json.loads(self.options["journals"]))
+        return UsageJournalReader(json.loads(self.options["journals"]))
 
 
 @dataclass
-class OneJournal(InputPartition):
+class UsageJournalPartition(InputPartition):
     """What a task reads."""
 
     path: str
 
 
-class JournalsReader(DataSourceReader):
+class UsageJournalReader(DataSourceReader):
     """Reads journals in tasks, each of them no more than some thousand rows at a time."""
 
-    def __init__(self, journals: list[str]) -> None:
+    def __init__(self, paths: list[str]) -> None:
         """`journals` are paths."""
-        self._journals = journals
+        self._paths = paths
 
     def partitions(self) -> list[InputPartition]:
         """One for each journal."""
-        return [OneJournal(path) for path in self._journals]
+        return [UsageJournalPartition(path) for path in self._paths]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What is whole of it."""
-        assert isinstance(partition, OneJournal)
-        yield from batches_of(Path(partition.path))
+        assert isinstance(partition, UsageJournalPartition)
+        yield from read_batches(Path(partition.path))
 
 
-def batches_of(path: Path) -> Iterator[pa.RecordBatch]:
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """Its rows, each with the path of the journal; none of one that is gone, or that has no beginning."""
     try:
         rows = read_journal(path)
-        while some := list(islice(rows, ROWS)):
-            yield _batch(some, str(path))
+        while some := list(islice(rows, BATCH_ROWS)):
+            yield _to_record_batch(some, str(path))
     except (FileNotFoundError, JournalUnreadable):
         return
 
 
-def _batch(rows: list[tuple[Head, UsageRow]], path: str) -> pa.RecordBatch:
-    columns: dict[str, list[object]] = {name: [getattr(head, name) for head, _ in rows] for name in _OF_HEAD}
+def _to_record_batch(rows: list[tuple[JournalHead, UsageRow]], path: str) -> pa.RecordBatch:
+    columns: dict[str, list[object]] = {name: [getattr(head, name) for head, _ in rows] for name in _HEAD_COLUMNS}
     columns["minute"] = [row.minute * _SECOND_US for _, row in rows]
     columns["journal"] = [path] * len(rows)
     for name in COLUMNS:
         if name not in columns:
             columns[name] = [getattr(row, name) for _, row in rows]
-    return pa.record_batch([pa.array(columns[field.name], field.type) for field in _SCHEMA], schema=_SCHEMA)
+    return pa.record_batch([pa.array(columns[field.name], field.type) for field in _ARROW_SCHEMA], schema=_ARROW_SCHEMA)

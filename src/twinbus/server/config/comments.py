@@ -13,10 +13,10 @@ from typing import Final
 
 _STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 """One token: a string is matched first, so that no comment starts inside of one. An open string ends with the text."""
-_NOT_A_LINE_END: Final = re.compile(r"[^\r\n]")
+_NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 
 
-class UnendedComment(Exception):
+class UnterminatedComment(Exception):
     """A `/*` without `*/`."""
 
     def __init__(self, line: int, column: int) -> None:
@@ -33,7 +33,7 @@ def blank_comments(text: str) -> str:
             return token
         if token.startswith("/*") and (not token.endswith("*/") or token == "/*/"):  # noqa: S105  # no password
             before = text[: match.start()]
-            raise UnendedComment(before.count("\n") + 1, match.start() - before.rfind("\n"))
-        return _NOT_A_LINE_END.sub(" ", token)
+            raise UnterminatedComment(before.count("\n") + 1, match.start() - before.rfind("\n"))
+        return _NOT_LINE_END.sub(" ", token)
 
     return _STRING_OR_COMMENT.sub(blank, text)

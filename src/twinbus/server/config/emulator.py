@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model import limits
-from twinbus.model.description import RANGES
+from twinbus.model.description import SETTABLE_RANGES
 from twinbus.model.errors import InvalidArgument
-from twinbus.model.path import check_name, check_subscription_name, subscription_path
+from twinbus.model.path import check_entity_path, check_subscription_name, subscription_path
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import SqlAction, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.config.place import Place
-from twinbus.server.config.plan import Plan, Properties, WantedEntity
+from twinbus.server.config.place import Location
+from twinbus.server.config.plan import DesiredEntity, DesiredProperties, Plan
 from twinbus.server.config.properties import read_properties
-from twinbus.server.config.rules import check_names, make_rule, read_correlation
+from twinbus.server.config.rules import check_unique_names, make_rule, read_correlation_filter
 from twinbus.server.config.section import Section, choice, text
 from twinbus.server.settings import InvalidSetting, ServeSettings
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinbus.model.rule import Filter, RuleDescription
-    from twinbus.server.config.plan import Kind
+    from twinbus.server.config.plan import DescriptionType
 
 _TOPIC_KEYS: Final = {
     "DefaultMessageTimeToLive": "default_time_to_live_ms",
@@ -55,116 +55,124 @@ _CORRELATION_KEYS: Final = {
     "SessionId": "session_id",
     "To": "to",
 }
-_FILTERS: Final = {"Sql": "SqlFilter", "Correlation": "CorrelationFilter"}
-_RANGES: Final = {**RANGES, "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS)}
+_FILTER_KEYS: Final = {"Sql": "SqlFilter", "Correlation": "CorrelationFilter"}
+_DURATION_RANGES: Final = {
+    **SETTABLE_RANGES,
+    "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
+}
 """Durations. The emulator's schema allows windows from PT5S, and Service Bus from PT20S."""
-_LOGGING: Final = ("File", "Console", "File,Console", "Console,File")
+_LOGGING_TYPES: Final = ("File", "Console", "File,Console", "Console,File")
 
 
 def read(file: Path, content: object, name: str | None) -> tuple[str, Plan]:
     """The namespace of that name, or the only one: its name, and what it should hold."""
-    top = Section(Place(file), content, ("$schema", "UserConfig"))
-    config = top.need("UserConfig", lambda place, value: Section(place, value, ("Namespaces", "Logging")))
+    top = Section(Location(file), content, ("$schema", "UserConfig"))
+    config = top.require("UserConfig", lambda place, value: Section(place, value, ("Namespaces", "Logging")))
     # Accepted and checked, without effect: a server logs to its standard error.
-    config.get("Logging", lambda place, value: Section(place, value, ("Type",)).get("Type", choice(*_LOGGING)))
-    return _choose(config.each("Namespaces", _namespace), name, config.place.below("Namespaces"))
+    config.get("Logging", lambda place, value: Section(place, value, ("Type",)).get("Type", choice(*_LOGGING_TYPES)))
+    return _select_namespace(config.each("Namespaces", _read_namespace), name, config.location.child("Namespaces"))
 
 
-def _choose(namespaces: Sequence[tuple[str, Plan]], name: str | None, place: Place) -> tuple[str, Plan]:
+def _select_namespace(namespaces: Sequence[tuple[str, Plan]], name: str | None, location: Location) -> tuple[str, Plan]:
     if not namespaces:
-        raise place.refusal("there has to be a namespace")
+        raise location.error("there has to be a namespace")
     known = ", ".join(found for found, _ in namespaces)
     chosen = [one for one in namespaces if name is None or one[0].lower() == name.lower()]
     if not chosen:
-        raise place.refusal(f"there is no namespace {name!r:.60}; there is {known}")
+        raise location.error(f"there is no namespace {name!r:.60}; there is {known}")
     if len(chosen) > 1:
-        raise place.refusal(f"there are {len(chosen)} ({known}), and a server serves one: say which one as NAME")
+        raise location.error(f"there are {len(chosen)} ({known}), and a server serves one: say which one as NAME")
     return chosen[0]
 
 
-def _namespace(place: Place, value: object) -> tuple[str, Plan]:
-    section = Section(place, value, ("Name", "Queues", "Topics"))
-    name = section.need("Name", text)
+def _read_namespace(location: Location, value: object) -> tuple[str, Plan]:
+    section = Section(location, value, ("Name", "Queues", "Topics"))
+    name = section.require("Name", text)
     try:
         ServeSettings(name=name, data=Path())
     except InvalidSetting as error:
-        raise place.below("Name").refusal(f"{error.value}: {error.reason}") from None
-    topics = [entity for topic in section.each("Topics", _topic) for entity in topic]
-    return name, Plan((*section.each("Queues", _queue), *topics))
+        raise location.child("Name").error(f"{error.value}: {error.reason}") from None
+    topics = [entity for topic in section.each("Topics", _read_topic) for entity in topic]
+    return name, Plan((*section.each("Queues", _read_queue), *topics))
 
 
-def _queue(place: Place, value: object) -> WantedEntity:
-    section = Section(place, value, ("Name", "Properties"))
-    return _entity(section, QueueDescription, _QUEUE_KEYS, _checked(section, check_name))
+def _read_queue(location: Location, value: object) -> DesiredEntity:
+    section = Section(location, value, ("Name", "Properties"))
+    return _read_entity(section, QueueDescription, _QUEUE_KEYS, _checked_name(section, check_entity_path))
 
 
-def _topic(place: Place, value: object) -> list[WantedEntity]:
-    section = Section(place, value, ("Name", "Properties", "Subscriptions"))
-    topic = _entity(section, TopicDescription, _TOPIC_KEYS, _checked(section, check_name))
+def _read_topic(location: Location, value: object) -> list[DesiredEntity]:
+    section = Section(location, value, ("Name", "Properties", "Subscriptions"))
+    topic = _read_entity(section, TopicDescription, _TOPIC_KEYS, _checked_name(section, check_entity_path))
 
-    def subscription(place: Place, value: object) -> WantedEntity:
+    def subscription(place: Location, value: object) -> DesiredEntity:
         section = Section(place, value, ("Name", "Properties", "Rules"))
-        path = subscription_path(topic.path, _checked(section, check_subscription_name))
-        rules = check_names(section.each("Rules", _rule))
-        return _entity(section, SubscriptionDescription, _SUBSCRIPTION_KEYS, path, rules)
+        path = subscription_path(topic.path, _checked_name(section, check_subscription_name))
+        rules = check_unique_names(section.each("Rules", _read_rule))
+        return _read_entity(section, SubscriptionDescription, _SUBSCRIPTION_KEYS, path, rules)
 
     return [topic, *section.each("Subscriptions", subscription)]
 
 
-def _checked(section: Section, check: Callable[[str], str]) -> str:
+def _checked_name(section: Section, check: Callable[[str], str]) -> str:
     try:
-        return check(section.need("Name", text))
+        return check(section.require("Name", text))
     except InvalidArgument as error:
-        raise section.place.below("Name").refusal(str(error)) from None
+        raise section.location.child("Name").error(str(error)) from None
 
 
-def _entity(
-    section: Section, kind: Kind, keys: Mapping[str, str], path: str, rules: tuple[RuleDescription, ...] = ()
-) -> WantedEntity:
+def _read_entity(
+    section: Section,
+    description_type: DescriptionType,
+    keys: Mapping[str, str],
+    path: str,
+    rules: tuple[RuleDescription, ...] = (),
+) -> DesiredEntity:
     properties = section.get(
-        "Properties", lambda place, value: read_properties(Section(place, value, keys), kind, keys, _RANGES)
+        "Properties",
+        lambda place, value: read_properties(Section(place, value, keys), description_type, keys, _DURATION_RANGES),
     )
-    return WantedEntity(
+    return DesiredEntity(
         path=path,
-        kind=kind,
-        place=section.place.below("Name"),
-        properties=properties or Properties(),
+        description_type=description_type,
+        location=section.location.child("Name"),
+        properties=properties or DesiredProperties(),
         rules=rules,
     )
 
 
-def _rule(place: Place, value: object) -> tuple[Place, RuleDescription]:
-    section = Section(place, value, ("Name", "Properties"))
-    name = section.need("Name", text)
-    properties = section.need(
-        "Properties", lambda place, value: Section(place, value, ("FilterType", "Action", *_FILTERS.values()))
+def _read_rule(location: Location, value: object) -> tuple[Location, RuleDescription]:
+    section = Section(location, value, ("Name", "Properties"))
+    name = section.require("Name", text)
+    properties = section.require(
+        "Properties", lambda place, value: Section(place, value, ("FilterType", "Action", *_FILTER_KEYS.values()))
     )
-    filter_type = properties.need("FilterType", choice(*_FILTERS))
-    for other_type, key in _FILTERS.items():
+    filter_type = properties.require("FilterType", choice(*_FILTER_KEYS))
+    for other_type, key in _FILTER_KEYS.items():
         if other_type != filter_type and properties.has(key):
-            raise properties.place.below(key).refusal(f"is there, but FilterType is {filter_type}: leave out one")
+            raise properties.location.child(key).error(f"is there, but FilterType is {filter_type}: leave out one")
     wanted: Filter
-    filter_place = properties.place.below(_FILTERS[filter_type])
+    filter_place = properties.location.child(_FILTER_KEYS[filter_type])
     if filter_type == "Sql":
-        wanted = SqlFilter(expression=properties.need("SqlFilter", _expression))
-        filter_place = filter_place.below("SqlExpression")
+        wanted = SqlFilter(expression=properties.require("SqlFilter", _read_expression))
+        filter_place = filter_place.child("SqlExpression")
     else:
-        wanted = properties.need("CorrelationFilter", _correlation)
-    action = properties.get("Action", _expression)
+        wanted = properties.require("CorrelationFilter", _read_correlation)
+    action = properties.get("Action", _read_expression)
     rule = make_rule(
         name,
         wanted,
         None if action is None else SqlAction(expression=action),
-        place=place.below("Name"),
-        filter_place=filter_place,
-        action_place=properties.place.below("Action").below("SqlExpression"),
+        name_location=location.child("Name"),
+        filter_location=filter_place,
+        action_location=properties.location.child("Action").child("SqlExpression"),
     )
-    return place.below("Name"), rule
+    return location.child("Name"), rule
 
 
-def _correlation(place: Place, value: object) -> Filter:
-    return read_correlation(place, value, _CORRELATION_KEYS, "Properties")
+def _read_correlation(location: Location, value: object) -> Filter:
+    return read_correlation_filter(location, value, _CORRELATION_KEYS, "Properties")
 
 
-def _expression(place: Place, value: object) -> str:
-    return Section(place, value, ("SqlExpression",)).need("SqlExpression", text)
+def _read_expression(location: Location, value: object) -> str:
+    return Section(location, value, ("SqlExpression",)).require("SqlExpression", text)

@@ -10,8 +10,8 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from twinbus.server.config import emulator, toml
-from twinbus.server.config.comments import UnendedComment, blank_comments
-from twinbus.server.config.place import Place
+from twinbus.server.config.comments import UnterminatedComment, blank_comments
+from twinbus.server.config.place import Location
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,42 +19,42 @@ if TYPE_CHECKING:
 
 def read_config(file: Path, name: str | None) -> dict[str, Any]:
     """Fields of ServeSettings, those that the file says something about. `name` is that of the namespace, if given."""
-    place = Place(file)
+    place = Location(file)
     if file.suffix.lower() not in {".json", ".toml"}:
-        raise place.refusal("is neither a .json file of Microsoft's emulator nor a .toml file of our own")
+        raise place.error("is neither a .json file of Microsoft's emulator nor a .toml file of our own")
     try:
         content = file.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise place.refusal(f"cannot be read: {error.strerror}") from None
+        raise place.error(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise place.refusal(f"is not UTF-8 (byte {error.start})") from None
+        raise place.error(f"is not UTF-8 (byte {error.start})") from None
     if file.suffix.lower() == ".toml":
         return toml.read(file, _parse_toml(place, content))
     chosen, plan = emulator.read(file, _parse_json(place, content), name)
     return {"name": chosen, "plan": plan}
 
 
-def _parse_toml(place: Place, content: str) -> object:
+def _parse_toml(location: Location, content: str) -> object:
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise place.refusal(f"{error}") from None  # it says at which line and column
+        raise location.error(f"{error}") from None  # it says at which line and column
 
 
-def _parse_json(place: Place, content: str) -> object:
+def _parse_json(location: Location, content: str) -> object:
     def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found: dict[str, object] = {}
         for key, value in pairs:
             if key in found:
-                raise place.refusal(f"an object has the key {key!r:.60} twice")
+                raise location.error(f"an object has the key {key!r:.60} twice")
             found[key] = value
         return found
 
     try:
         return json.loads(blank_comments(content), object_pairs_hook=without_repetition)
-    except UnendedComment as error:
-        raise place.refusal(str(error)) from None
+    except UnterminatedComment as error:
+        raise location.error(str(error)) from None
     except json.JSONDecodeError as error:
-        raise place.refusal(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise location.error(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise place.refusal("is nested too deeply") from None
+        raise location.error("is nested too deeply") from None

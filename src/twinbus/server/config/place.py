@@ -12,36 +12,36 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.settings import Misuse
+from twinbus.server.settings import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_$-]+")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_$-]+")
 
 
-class InvalidConfig(Misuse):
+class InvalidConfig(ConfigurationError):
     """A file says what cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A file, and a key in it; without a key, all of the file."""
 
     file: Path
     key: str = ""
 
-    def below(self, key: str) -> Place:
+    def child(self, key: str) -> Location:
         """A key of the table that is here."""
-        if not _PLAIN.fullmatch(key):
-            return Place(self.file, f"{self.key}[{json.dumps(key)}]")
-        return Place(self.file, f"{self.key}.{key}" if self.key else key)
+        if not _PLAIN_KEY.fullmatch(key):
+            return Location(self.file, f"{self.key}[{json.dumps(key)}]")
+        return Location(self.file, f"{self.key}.{key}" if self.key else key)
 
-    def item(self, number: int) -> Place:
+    def item(self, number: int) -> Location:
         """One of the list that is here."""
-        return Place(self.file, f"{self.key}[{number}]")
+        return Location(self.file, f"{self.key}[{number}]")
 
-    def refusal(self, reason: str) -> InvalidConfig:
+    def error(self, reason: str) -> InvalidConfig:
         """What is wrong here."""
         return InvalidConfig(f"{self}: {reason}")
 

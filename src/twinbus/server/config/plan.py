@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twinbus.model.path import key_of
+from twinbus.model.path import canonical_key
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.model.rule import RuleDescription
-    from twinbus.server.config.place import Place
+    from twinbus.server.config.place import Location
 
-Kind: TypeAlias = "type[QueueDescription | TopicDescription | SubscriptionDescription]"
-KIND_NAMES: Final[dict[Kind, str]] = {
+DescriptionType: TypeAlias = "type[QueueDescription | TopicDescription | SubscriptionDescription]"
+ENTITY_KINDS: Final[dict[DescriptionType, str]] = {
     QueueDescription: "queue",
     TopicDescription: "topic",
     SubscriptionDescription: "subscription",
@@ -28,24 +28,24 @@ KIND_NAMES: Final[dict[Kind, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Properties:
+class DesiredProperties:
     """Some properties of an entity; what is not said here stays as it is, or has its default in a new entity."""
 
     values: Mapping[str, object] = field(default_factory=dict)
     """By the names of the description's fields."""
-    places: Mapping[str, Place] = field(default_factory=dict)
+    locations: Mapping[str, Location] = field(default_factory=dict)
     """Where each is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedEntity:
+class DesiredEntity:
     """An entity that has to be there."""
 
     path: str
-    kind: Kind
-    place: Place
+    description_type: DescriptionType
+    location: Location
     """Where it is named."""
-    properties: Properties
+    properties: DesiredProperties
     rules: tuple[RuleDescription, ...] = ()
     """Of a subscription: exactly these; if there are none, those that it has."""
 
@@ -54,13 +54,13 @@ class WantedEntity:
 class Plan:
     """All that a file asks for. What it does not name is left alone."""
 
-    entities: tuple[WantedEntity, ...]
+    entities: tuple[DesiredEntity, ...]
     """A topic comes before its subscriptions."""
 
     def __post_init__(self) -> None:
         """Refuse a name that is there twice; case does not matter."""
-        taken: dict[str, Place] = {}
+        taken: dict[str, Location] = {}
         for entity in self.entities:
-            other = taken.setdefault(key_of(entity.path), entity.place)
-            if other is not entity.place:
-                raise entity.place.refusal(f"{entity.path!r:.300} is the name at {other.key} already")
+            other = taken.setdefault(canonical_key(entity.path), entity.location)
+            if other is not entity.location:
+                raise entity.location.error(f"{entity.path!r:.300} is the name at {other.key} already")

@@ -10,67 +10,71 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.model.atom import durations
-from twinbus.model.description import RANGES
+from twinbus.model.description import SETTABLE_RANGES
 from twinbus.model.errors import InvalidArgument
-from twinbus.server.config.plan import Properties
-from twinbus.server.config.section import duration_ms, flag, text, whole
+from twinbus.server.config.plan import DesiredProperties
+from twinbus.server.config.section import boolean, duration_ms, text, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinbus.server.config.place import Place
-    from twinbus.server.config.plan import Kind
+    from twinbus.server.config.place import Location
+    from twinbus.server.config.plan import DescriptionType
     from twinbus.server.config.section import Section
 
     Ranges: TypeAlias = Mapping[str, tuple[int, int]]
 
-_READERS: Final[Mapping[str, Callable[[Place, object], object]]] = {
-    "int": whole,
-    "bool": flag,
+_READER_BY_TYPE: Final[Mapping[str, Callable[[Location, object], object]]] = {
+    "int": whole_number,
+    "bool": boolean,
     "str": text,
     "str | None": text,
 }
 
 
-def readers_of(kind: Kind) -> dict[str, Callable[[Place, object], object]]:
+def field_readers(description_type: DescriptionType) -> dict[str, Callable[[Location, object], object]]:
     """How each field of a description is read. Those that are no single value are not here."""
-    found: dict[str, Callable[[Place, object], object]] = {}
-    for field in fields(kind):
+    found: dict[str, Callable[[Location, object], object]] = {}
+    for field in fields(description_type):
         if field.name.endswith("_ms"):
             found[field.name] = duration_ms
-        elif field.type in _READERS:
-            found[field.name] = _READERS[str(field.type)]
+        elif field.type in _READER_BY_TYPE:
+            found[field.name] = _READER_BY_TYPE[str(field.type)]
     return found
 
 
-def read_properties(section: Section, kind: Kind, keys: Mapping[str, str], ranges: Ranges = RANGES) -> Properties:
+def read_properties(
+    section: Section, description_type: DescriptionType, keys: Mapping[str, str], ranges: Ranges = SETTABLE_RANGES
+) -> DesiredProperties:
     """Read all of these keys that are there; `keys` says which field each is, `ranges` which durations it can have."""
-    readers = readers_of(kind)
+    readers = field_readers(description_type)
     values: dict[str, object] = {}
-    places: dict[str, Place] = {}
+    places: dict[str, Location] = {}
     for key, field in keys.items():
         value = section.get(key, readers[field])
         if value is None:
             continue
-        place = section.place.below(key)
+        place = section.location.child(key)
         values[field] = None if value == "" else value  # an empty text says that there is none
         places[field] = place
-        _check(kind, field, values[field], place, ranges)
+        _check_value(description_type, field, values[field], place, ranges)
     try:
-        kind(**values)  # type: ignore[arg-type]  # each is of the type that its reader gives
+        description_type(**values)  # type: ignore[arg-type]  # each is of the type that its reader gives
     except InvalidArgument as error:
-        raise section.place.refusal(str(error)) from None
-    return Properties(values=values, places=places)
+        raise section.location.error(str(error)) from None
+    return DesiredProperties(values=values, locations=places)
 
 
-def _check(kind: Kind, field: str, value: object, place: Place, ranges: Ranges) -> None:
+def _check_value(
+    description_type: DescriptionType, field: str, value: object, location: Location, ranges: Ranges
+) -> None:
     """Whether an entity can have this value at all."""
     if field.endswith("_ms") and isinstance(value, int):
         lowest, highest = ranges[field]
         if not lowest <= value <= highest:
-            bounds = f"{durations.write(lowest)} to {durations.write(highest)}"
-            raise place.refusal(f"{durations.write(value)}: it can be {bounds}")
+            bounds = f"{durations.format_duration(lowest)} to {durations.format_duration(highest)}"
+            raise location.error(f"{durations.format_duration(value)}: it can be {bounds}")
     try:
-        kind(**{field: value})  # type: ignore[arg-type]  # as above
+        description_type(**{field: value})  # type: ignore[arg-type]  # as above
     except InvalidArgument as error:
-        raise place.refusal(str(error)) from None
+        raise location.error(str(error)) from None

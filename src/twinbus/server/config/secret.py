@@ -14,56 +14,58 @@ from typing import TYPE_CHECKING, Final
 from twinbus.server.config.section import path, text
 
 if TYPE_CHECKING:
-    from twinbus.server.config.place import Place
+    from twinbus.server.config.place import Location
     from twinbus.server.config.section import Section
 
-PRIMARY: Final = "secret"
-SECONDARY: Final = "secondary_secret"
-SECRET_KEYS: Final = tuple(f"{name}{end}" for name in (PRIMARY, SECONDARY) for end in ("", "_file", "_env"))
-_FOR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-_MAX_BYTES: Final = 4_096
+PRIMARY_SECRET: Final = "secret"  # noqa: S105  # a key of the file, not a secret
+SECONDARY_SECRET: Final = "secondary_secret"  # noqa: S105
+SECRET_KEYS: Final = tuple(
+    f"{name}{end}" for name in (PRIMARY_SECRET, SECONDARY_SECRET) for end in ("", "_file", "_env")
+)
+_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
+_MAX_SECRET_BYTES: Final = 4_096
 
 
 def read_secret(section: Section, name: str) -> str | None:
     """The secret of that name, or None."""
     given = [key for key in (name, f"{name}_file", f"{name}_env") if section.has(key)]
     if len(given) > 1:
-        raise section.place.below(given[1]).refusal(f"{given[0]} is there too: give one of them")
+        raise section.location.child(given[1]).error(f"{given[0]} is there too: give one of them")
     return (
-        section.get(name, _from_here)
-        or section.get(f"{name}_file", _from_file)
-        or section.get(f"{name}_env", _from_environment)
+        section.get(name, _read_inline_secret)
+        or section.get(f"{name}_file", _read_secret_file)
+        or section.get(f"{name}_env", _read_secret_variable)
     )
 
 
-def _from_here(place: Place, value: object) -> str:
-    mode = place.file.stat().st_mode
-    if mode & _FOR_OTHERS:
-        raise place.refusal(
+def _read_inline_secret(location: Location, value: object) -> str:
+    mode = location.file.stat().st_mode
+    if mode & _OTHERS_MODE:
+        raise location.error(
             f"a secret cannot stand in a file that others than its owner may read (mode {stat.S_IMODE(mode):04o}): "
             "chmod 600 it, or use secret_file or secret_env"
         )
-    return _not_empty(place, text(place, value))
+    return _check_not_empty(location, text(location, value))
 
 
-def _from_file(place: Place, value: object) -> str:
-    file = path(place, value)
+def _read_secret_file(location: Location, value: object) -> str:
+    file = path(location, value)
     try:
         with file.open("rb") as opened:
-            content = opened.read(_MAX_BYTES)
+            content = opened.read(_MAX_SECRET_BYTES)
     except OSError as error:
-        raise place.refusal(f"{file} cannot be read: {error.strerror}") from None
-    return _not_empty(place, content.decode("utf-8", "replace").strip())
+        raise location.error(f"{file} cannot be read: {error.strerror}") from None
+    return _check_not_empty(location, content.decode("utf-8", "replace").strip())
 
 
-def _from_environment(place: Place, value: object) -> str:
-    name = text(place, value)
+def _read_secret_variable(location: Location, value: object) -> str:
+    name = text(location, value)
     if name not in os.environ:
-        raise place.refusal(f"there is no environment variable {name!r:.60}")
-    return _not_empty(place, os.environ[name].strip())
+        raise location.error(f"there is no environment variable {name!r:.60}")
+    return _check_not_empty(location, os.environ[name].strip())
 
 
-def _not_empty(place: Place, secret: str) -> str:
+def _check_not_empty(location: Location, secret: str) -> str:
     if not secret:
-        raise place.refusal("the secret is empty")
+        raise location.error("the secret is empty")
     return secret

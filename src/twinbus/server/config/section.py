@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from twinbus.server.config.place import InvalidConfig, Place
+    from twinbus.server.config.place import InvalidConfig, Location
 
 T = TypeVar("T")
 
@@ -27,108 +27,108 @@ T = TypeVar("T")
 class Section:
     """What one table says."""
 
-    def __init__(self, place: Place, value: object, keys: Collection[str]) -> None:
+    def __init__(self, location: Location, value: object, keys: Collection[str]) -> None:
         """Refuse what is no table, and keys that none of these is."""
         if not isinstance(value, dict):
-            raise expected(place, "a table of keys and values", value)
+            raise unexpected_type(location, "a table of keys and values", value)
         for key in value:
             if key not in keys:
-                raise place.below(key).refusal(f"is no key here; {_suggestion(key, keys)}")
-        self.place = place
+                raise location.child(key).error(f"is no key here; {_suggestion(key, keys)}")
+        self.location = location
         self._values: dict[str, object] = value
 
     def has(self, key: str) -> bool:
         """It says something about this."""
         return self._values.get(key) is not None
 
-    def get(self, key: str, read: Callable[[Place, object], T]) -> T | None:
+    def get(self, key: str, read: Callable[[Location, object], T]) -> T | None:
         """What it says, or None."""
         value = self._values.get(key)
-        return None if value is None else read(self.place.below(key), value)
+        return None if value is None else read(self.location.child(key), value)
 
-    def need(self, key: str, read: Callable[[Place, object], T]) -> T:
+    def require(self, key: str, read: Callable[[Location, object], T]) -> T:
         """What it says, which has to be something."""
         found = self.get(key, read)
         if found is None:
-            raise self.place.below(key).refusal("is missing")
+            raise self.location.child(key).error("is missing")
         return found
 
-    def each(self, key: str, read: Callable[[Place, object], T]) -> list[T]:
+    def each(self, key: str, read: Callable[[Location, object], T]) -> list[T]:
         """All that it lists."""
         return self.get(key, list_of(read)) or []
 
 
-def list_of(read: Callable[[Place, object], T]) -> Callable[[Place, object], list[T]]:
+def list_of(read: Callable[[Location, object], T]) -> Callable[[Location, object], list[T]]:
     """A list of these."""
 
-    def read_all(place: Place, value: object) -> list[T]:
+    def read_all(place: Location, value: object) -> list[T]:
         if not isinstance(value, list):
-            raise expected(place, "a list", value)
+            raise unexpected_type(place, "a list", value)
         return [read(place.item(number), one) for number, one in enumerate(value)]
 
     return read_all
 
 
-def text(place: Place, value: object) -> str:
+def text(location: Location, value: object) -> str:
     """A text."""
     if not isinstance(value, str):
-        raise expected(place, "a text", value)
+        raise unexpected_type(location, "a text", value)
     return value
 
 
-def whole(place: Place, value: object) -> int:
+def whole_number(location: Location, value: object) -> int:
     """A whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise expected(place, "a whole number", value)
+        raise unexpected_type(location, "a whole number", value)
     return value
 
 
-def number(place: Place, value: object) -> float:
+def number(location: Location, value: object) -> float:
     """A number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise expected(place, "a number", value)
+        raise unexpected_type(location, "a number", value)
     return float(value)
 
 
-def flag(place: Place, value: object) -> bool:
+def boolean(location: Location, value: object) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise expected(place, "true or false", value)
+        raise unexpected_type(location, "true or false", value)
     return value
 
 
-def path(place: Place, value: object) -> Path:
+def path(location: Location, value: object) -> Path:
     """A path; one that is not absolute starts where the file lies."""
-    return place.file.parent / text(place, value)
+    return location.file.parent / text(location, value)
 
 
-def duration_ms(place: Place, value: object) -> int:
+def duration_ms(location: Location, value: object) -> int:
     """A duration as ISO 8601 writes it, in milliseconds."""
     if not isinstance(value, str):
-        raise expected(place, "a duration such as PT1M", value)
+        raise unexpected_type(location, "a duration such as PT1M", value)
     try:
-        return durations.parse(value)
+        return durations.parse_duration(value)
     except InvalidArgument as error:
-        raise place.refusal(f"{value!r:.60}: {error}") from None
+        raise location.error(f"{value!r:.60}: {error}") from None
 
 
-def choice(*choices: str) -> Callable[[Place, object], str]:
+def choice(*choices: str) -> Callable[[Location, object], str]:
     """One of these texts."""
 
-    def read(place: Place, value: object) -> str:
+    def read(place: Location, value: object) -> str:
         if text(place, value) not in choices:
-            raise place.refusal(f"{value!r:.60}: it can be {', '.join(choices)}")
+            raise place.error(f"{value!r:.60}: it can be {', '.join(choices)}")
         return str(value)
 
     return read
 
 
-def expected(place: Place, what: str, found: object) -> InvalidConfig:
+def unexpected_type(location: Location, expected_type: str, value: object) -> InvalidConfig:
     """Something else is there."""
-    return place.refusal(f"expected {what}, found {_described(found)}")
+    return location.error(f"expected {expected_type}, found {_describe_value(value)}")
 
 
-def _described(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

@@ -10,12 +10,12 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.callbacks import OnDone
 
 T = TypeVar("T")
 
 
-async def answered(start: Callable[[Answered], None]) -> None:
+async def wait_until_done(start: Callable[[OnDone], None]) -> None:
     """Begin something that is answered when it is on disk, and wait for that. Raises the error of the answer."""
     told: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
 
@@ -29,7 +29,7 @@ async def answered(start: Callable[[Answered], None]) -> None:
         raise error
 
 
-async def outcome_of(start: Callable[[Callable[[T | ServiceBusError], None]], None]) -> T:
+async def wait_for_result(start: Callable[[Callable[[T | ServiceBusError], None]], None]) -> T:
     """Begin something whose outcome is told later, and wait for that. Raises the outcome if it is an error."""
     told: asyncio.Future[T | ServiceBusError] = asyncio.get_running_loop().create_future()
 

@@ -19,11 +19,11 @@ from starlette.requests import ClientDisconnect, Request
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.http import faults, routes
 from twinbus.server.http.call import Call, address_of
-from twinbus.server.http.caller import note_authorised
-from twinbus.server.http.entity_requests import EntityRequests
+from twinbus.server.http.caller import mark_authorised
+from twinbus.server.http.entity_requests import EntityEndpoints
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
-from twinbus.server.http.namespace_requests import NamespaceRequests
-from twinbus.server.http.rule_requests import RuleRequests
+from twinbus.server.http.namespace_requests import NamespaceEndpoints
+from twinbus.server.http.rule_requests import RuleEndpoints
 from twinbus.server.sas import LoginFailed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-class ManagementApp:
+class HttpApp:
     """An ASGI application over one namespace."""
 
     def __init__(
@@ -47,9 +47,9 @@ class ManagementApp:
         administration: Administration,
         authorise: Authorise,
         limits: HttpLimits = DEFAULT_LIMITS,
-        pauses: PauseMeter | None = None,
-        first: Sequence[Route] = (),
-        managed: Callable[[Call, Handler], Awaitable[Response]] | None = None,
+        pause_meter: PauseMeter | None = None,
+        extra_routes: Sequence[Route] = (),
+        handle_management: Callable[[Call, Handler], Awaitable[Response]] | None = None,
         on_login_failed: Callable[[str, LoginFailed], None] | None = None,
     ) -> None:
         """`authorise` is asked before anything else is: also before the body is read.
@@ -59,55 +59,59 @@ class ManagementApp:
         shown a wrong token.
         """
         self._on_login_failed = on_login_failed
-        self._managed = managed or _answer_by
+        self._handle_management = handle_management or _call_handler
         self._authorise = authorise
         self._limits = limits
-        self._of_management = (
-            *RuleRequests(administration).routes(),
-            *EntityRequests(administration, authorise).routes(),
+        self._management_routes = (
+            *RuleEndpoints(administration).routes(),
+            *EntityEndpoints(administration, authorise).routes(),
         )
-        self._routes = (*first, *NamespaceRequests(administration, pauses).routes(), *self._of_management)
+        self._routes = (
+            *extra_routes,
+            *NamespaceEndpoints(administration, pause_meter).routes(),
+            *self._management_routes,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            response = await self._answer(Request(scope, receive))
+            response = await self._respond(Request(scope, receive))
         except ClientDisconnect:  # nobody is there to be answered
             return
         response.headers["date"] = formatdate(usegmt=True)
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         try:
-            route, handler, names = routes.find(self._routes, request.method, address_of(request))
-            call = Call.of(request, names, self._limits)
+            route, handler, names = routes.find_route(self._routes, request.method, address_of(request))
+            call = Call.from_request(request, names, self._limits)
             if route.right is not None:
-                call = replace(call, recheck=self._check(call, route))
-                note_authorised(request.scope)
-            if any(route is one for one in self._of_management):
-                return await self._managed(call, handler)
+                call = replace(call, recheck=self._check_token(call, route))
+                mark_authorised(request.scope)
+            if any(route is one for one in self._management_routes):
+                return await self._handle_management(call, handler)
             return await handler(call)
         except ServiceBusError as error:
             if isinstance(error, LoginFailed) and self._on_login_failed is not None:
-                self._on_login_failed(_client(request), error)
-            return faults.answer(error)
+                self._on_login_failed(_client_address(request), error)
+            return faults.error_response(error)
         except ClientDisconnect:
             raise
         except Exception:
             tracking_id = faults.new_tracking_id()
             log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
-            return faults.respond(500, "the server failed; its log says why, under this id", tracking_id)
+            return faults.make_error_response(500, "the server failed; its log says why, under this id", tracking_id)
 
-    def _check(self, call: Call, route: Route) -> Recheck | None:
+    def _check_token(self, call: Call, route: Route) -> Recheck | None:
         assert route.right is not None
-        if route.on is None:
+        if route.scope_group is None:
             return self._authorise(call.token, route.right, call.address)
-        return self._authorise(call.token, route.right, call.names[route.on], "", call.address)
+        return self._authorise(call.token, route.right, call.names[route.scope_group], "", call.address)
 
 
-def _client(request: Request) -> str:
+def _client_address(request: Request) -> str:
     return f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
 
 
-async def _answer_by(call: Call, handler: Handler) -> Response:
+async def _call_handler(call: Call, handler: Handler) -> Response:
     return await handler(call)

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 
-async def read(
-    request: Request, *, limit: int, timeout_s: float, too_large: type[ServiceBusError] = faults.BodyTooLarge
+async def read_body(
+    request: Request, *, max_bytes: int, timeout_s: float, too_large_error: type[ServiceBusError] = faults.BodyTooLarge
 ) -> bytes:
     """All of it. `too_large` if there is more than `limit`, BodyTooSlow, ClientDisconnect."""
     chunks: list[bytes] = []
     size = int(request.headers.get("content-length", 0))  # the protocol has seen to it that it is a number
     try:
         async with asyncio.timeout(timeout_s), aclosing(request.stream()) as stream:
-            while size <= limit and (chunk := await anext(stream, b"")):
+            while size <= max_bytes and (chunk := await anext(stream, b"")):
                 chunks.append(chunk)
                 size = max(size, sum(map(len, chunks)))
     except TimeoutError:
         raise faults.BodyTooSlow(f"the body did not come within {timeout_s} s") from None
-    if size > limit:  # what is left of it is read and dropped by the protocol, so that this answer arrives
-        raise too_large(f"the body has {size} bytes or more; it can have {limit}")
+    if size > max_bytes:  # what is left of it is read and dropped by the protocol, so that this answer arrives
+        raise too_large_error(f"the body has {size} bytes or more; it can have {max_bytes}")
     return b"".join(chunks)

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _TIME_SPAN: Final = re.compile(r"(?:([0-9]{1,8})\.)?([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,7})?)")
-_STATES: Final = {0: "Active", 1: "Deferred", 2: "Scheduled"}
-_SYMBOL: Final = re.compile(r"[ -~]{1,255}")
+_MESSAGE_STATES: Final = {0: "Active", 1: "Deferred", 2: "Scheduled"}
+_CONTENT_TYPE_PATTERN: Final = re.compile(r"[ -~]{1,255}")
 
 
 class BrokerProperties(msgspec.Struct, rename="pascal"):
@@ -77,11 +77,11 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
     via_partition_key: str | None = None
 
     @classmethod
-    def read(cls, text: bytes) -> BrokerProperties:
+    def from_header(cls, text: bytes) -> BrokerProperties:
         """From the header."""
-        return read_json(text, cls, "BrokerProperties")
+        return decode_json(text, cls, "BrokerProperties")
 
-    def encode(self, body: bytes, custom: Mapping[str, object], now_ms: int) -> bytes:
+    def encode_message(self, body: bytes, custom_properties: Mapping[str, object], now_ms: int) -> bytes:
         """A message that has these, for AMQP. InvalidArgument."""
         if self.session_id is not None and self.partition_key not in (None, self.session_id):
             raise InvalidArgument(
@@ -106,14 +106,14 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
             header=header,
             message_annotations=self._annotations() or None,
             properties=properties,
-            application_properties=custom or None,
+            application_properties=custom_properties or None,
             body=data(body),
         )
 
     def _annotations(self) -> dict[str, object]:
         found: dict[str, object] = {PARTITION_KEY: self.partition_key, VIA_PARTITION_KEY: self.via_partition_key}
         if self.scheduled_enqueue_time_utc is not None:
-            found[SCHEDULED_TIME] = Timestamp(_read_time(self.scheduled_enqueue_time_utc))
+            found[SCHEDULED_TIME] = Timestamp(_parse_time(self.scheduled_enqueue_time_utc))
         return {name: value for name, value in found.items() if value is not None}
 
     def _ttl_ms(self) -> int | None:
@@ -134,10 +134,10 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
         return max(1, int(min(seconds * 1000, FOREVER_MS)))
 
 
-def read_json(text: bytes, kind: type[T], name: str) -> T:
+def decode_json(text: bytes, json_type: type[T], name: str) -> T:
     """InvalidArgument says what is wrong with which part."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=json_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{name}: {error}") from None
 
@@ -145,10 +145,10 @@ def read_json(text: bytes, kind: type[T], name: str) -> T:
 # --- what a receiver is told ------------------------------------------------------------------------------------------
 
 
-def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
+def to_header(message: Message, lock_token: uuid.UUID | None) -> bytes:
     """The header for a message as it is delivered."""
-    ttl_ms = _of(message, Section.HEADER, TTL)
-    count = _of(message, Section.HEADER, DELIVERY_COUNT)
+    ttl_ms = _field(message, Section.HEADER, TTL)
+    count = _field(message, Section.HEADER, DELIVERY_COUNT)
     annotation = {
         name: _annotation(message, f"x-opt-{name}")
         for name in (
@@ -161,24 +161,24 @@ def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
         )
     }
     found = {
-        "CorrelationId": id_text(_of(message, Section.PROPERTIES, CORRELATION_ID)),
+        "CorrelationId": id_text(_field(message, Section.PROPERTIES, CORRELATION_ID)),
         "DeadLetterSource": id_text(_annotation(message, DEADLETTER_SOURCE)),
         "DeliveryCount": (count if isinstance(count, int) else 0) + 1,  # this one counts: so .NET has it
         "EnqueuedSequenceNumber": annotation["enqueue-sequence-number"] or 0,
-        "EnqueuedTimeUtc": write_time(annotation["enqueued-time"]),
-        "Label": id_text(_of(message, Section.PROPERTIES, SUBJECT)),
+        "EnqueuedTimeUtc": format_time(annotation["enqueued-time"]),
+        "Label": id_text(_field(message, Section.PROPERTIES, SUBJECT)),
         "LockToken": str(lock_token) if lock_token is not None else None,
-        "LockedUntilUtc": write_time(annotation["locked-until"]) if lock_token is not None else None,
-        "MessageId": id_text(_of(message, Section.PROPERTIES, MESSAGE_ID)),
+        "LockedUntilUtc": format_time(annotation["locked-until"]) if lock_token is not None else None,
+        "MessageId": id_text(_field(message, Section.PROPERTIES, MESSAGE_ID)),
         "PartitionKey": id_text(_annotation(message, PARTITION_KEY)),
-        "ReplyTo": id_text(_of(message, Section.PROPERTIES, REPLY_TO)),
-        "ReplyToSessionId": id_text(_of(message, Section.PROPERTIES, REPLY_TO_GROUP_ID)),
-        "ScheduledEnqueueTimeUtc": write_time(annotation["scheduled-enqueue-time"]),
+        "ReplyTo": id_text(_field(message, Section.PROPERTIES, REPLY_TO)),
+        "ReplyToSessionId": id_text(_field(message, Section.PROPERTIES, REPLY_TO_GROUP_ID)),
+        "ScheduledEnqueueTimeUtc": format_time(annotation["scheduled-enqueue-time"]),
         "SequenceNumber": annotation["sequence-number"],
-        "SessionId": id_text(_of(message, Section.PROPERTIES, GROUP_ID)),
-        "State": _STATES.get(_number(annotation["message-state"]), "Active"),
-        "TimeToLive": ttl_ms / 1000 if isinstance(ttl_ms, int) else _long_life_s(message),
-        "To": id_text(_of(message, Section.PROPERTIES, TO)),
+        "SessionId": id_text(_field(message, Section.PROPERTIES, GROUP_ID)),
+        "State": _MESSAGE_STATES.get(_int_or_zero(annotation["message-state"]), "Active"),
+        "TimeToLive": ttl_ms / 1000 if isinstance(ttl_ms, int) else _long_ttl_s(message),
+        "To": id_text(_field(message, Section.PROPERTIES, TO)),
         "ViaPartitionKey": id_text(_annotation(message, VIA_PARTITION_KEY)),
     }
     told = {name: value for name, value in found.items() if value is not None}
@@ -187,8 +187,8 @@ def describe(message: Message, lock_token: uuid.UUID | None) -> bytes:
 
 def content_type_of(message: Message) -> str | None:
     """As far as a header can say it."""
-    found = _of(message, Section.PROPERTIES, CONTENT_TYPE)
-    return str(found).strip() or None if isinstance(found, str) and _SYMBOL.fullmatch(found) else None
+    found = _field(message, Section.PROPERTIES, CONTENT_TYPE)
+    return str(found).strip() or None if isinstance(found, str) and _CONTENT_TYPE_PATTERN.fullmatch(found) else None
 
 
 def body_of(message: Message) -> bytes:
@@ -207,12 +207,12 @@ def body_of(message: Message) -> bytes:
     return found if isinstance(found, bytes) else message.raw(section)
 
 
-def sequence_of(message: Message) -> int:
+def sequence_number_of(message: Message) -> int:
     """Its sequence number."""
-    return _number(_annotation(message, SEQUENCE_NUMBER))
+    return _int_or_zero(_annotation(message, SEQUENCE_NUMBER))
 
 
-def write_time(when_ms: object) -> str | None:
+def format_time(when_ms: object) -> str | None:
     """As RFC 1123 writes it; None for what is no time, or none that can be written so."""
     if not isinstance(when_ms, int):
         return None
@@ -222,7 +222,7 @@ def write_time(when_ms: object) -> str | None:
         return None
 
 
-def _of(message: Message, section: Section, index: int) -> object:
+def _field(message: Message, section: Section, index: int) -> object:
     """A field; None where a sender wrote what cannot be read."""
     try:
         return message.field(section, index)
@@ -237,22 +237,22 @@ def _annotation(message: Message, name: str) -> object:
         return None
 
 
-def _number(found: object) -> int:
-    return int(found) if isinstance(found, int) else 0
+def _int_or_zero(value: object) -> int:
+    return int(value) if isinstance(value, int) else 0
 
 
-def _long_life_s(message: Message) -> float | None:
-    ends, begins = (_of(message, Section.PROPERTIES, index) for index in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME))
+def _long_ttl_s(message: Message) -> float | None:
+    ends, begins = (_field(message, Section.PROPERTIES, index) for index in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME))
     return (ends - begins) / 1000 if isinstance(ends, int) and isinstance(begins, int) and ends > begins else None
 
 
 def _checked_content_type(text: str | None) -> str | None:
-    if text is not None and not _SYMBOL.fullmatch(text):
+    if text is not None and not _CONTENT_TYPE_PATTERN.fullmatch(text):
         raise InvalidArgument(f"a content type has 1 to 255 characters of ASCII; this is {text!r:.60}")
     return text
 
 
-def _read_time(text: str) -> int:
+def _parse_time(text: str) -> int:
     try:
         when = dt.datetime.fromisoformat(text) if text[:1].isdigit() else parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):

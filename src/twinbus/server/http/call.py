@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model import path
-from twinbus.model.atom.kinds import NEWEST, PARTITIONING_SINCE, View
+from twinbus.model.atom.kinds import NEWEST_API_VERSION, PARTITIONING_SINCE, WriteContext
 from twinbus.model.errors import InvalidArgument
 from twinbus.server.http import body
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from twinbus.server.http.limits import HttpLimits
     from twinbus.server.http.routes import Recheck
 
-DEFAULT_TOP: Final = 100
-_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-.*)?")
-_MONTH: Final = len("2013-10")
-_COUNT: Final = re.compile(r"[0-9]{1,9}")
+DEFAULT_PAGE_SIZE: Final = 100
+_API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-.*)?")
+_YEAR_MONTH_CHARACTERS: Final = len("2013-10")
+_COUNT_PATTERN: Final = re.compile(r"[0-9]{1,9}")
 
 
 def address_of(request: Request) -> str:
@@ -50,12 +50,12 @@ class Call:
     """For a request that waits: raises Unauthorized if its key was changed meanwhile."""
 
     @classmethod
-    def of(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:
+    def from_request(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:
         """No api-version means the newest."""
-        version = request.query_params.get("api-version", NEWEST)
-        if not _VERSION.fullmatch(version):
+        version = request.query_params.get("api-version", NEWEST_API_VERSION)
+        if not _API_VERSION.fullmatch(version):
             raise InvalidArgument(f"api-version is {version!r:.40}; it has to be a year and a month, such as 2021-05")
-        return cls(request, names, limits, version[:_MONTH], int(time.time() * 1000))
+        return cls(request, names, limits, version[:_YEAR_MONTH_CHARACTERS], int(time.time() * 1000))
 
     @property
     def address(self) -> str:
@@ -108,9 +108,9 @@ class Call:
         return f"{self.request.scope['scheme']}://{self.host}"
 
     @property
-    def view(self) -> View:
+    def view(self) -> WriteContext:
         """Who descriptions are written for."""
-        return View(self.host, self.version)
+        return WriteContext(self.host, self.version)
 
     @property
     def prefix(self) -> str:
@@ -120,14 +120,16 @@ class Call:
     @property
     def page(self) -> tuple[int, int]:
         """How many to skip, and how many to list."""
-        return self._count("$skip", 0), min(self._count("$top", DEFAULT_TOP), self.limits.max_page)
+        return self._read_count("$skip", 0), min(self._read_count("$top", DEFAULT_PAGE_SIZE), self.limits.max_page)
 
-    def _count(self, parameter: str, default: int) -> int:
+    def _read_count(self, parameter: str, default: int) -> int:
         text = self.request.query_params.get(parameter, str(default))
-        if not _COUNT.fullmatch(text):
+        if not _COUNT_PATTERN.fullmatch(text):
             raise InvalidArgument(f"{parameter} is {text!r:.40}; it has to be a whole number, and not negative")
         return int(text)
 
     async def body(self) -> bytes:
         """All of it, if it comes in time and is not too large."""
-        return await body.read(self.request, limit=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s)
+        return await body.read_body(
+            self.request, max_bytes=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s
+        )

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 class Caller:
     """The connection that a request came through."""
 
-    lost: asyncio.Future[None]
+    closed: asyncio.Future[None]
     """Done when it is gone: nobody is there to be answered."""
-    hurry: asyncio.Future[None]
+    answer_now: asyncio.Future[None]
     """Done when the answer should not wait for anything: the server stops, or the next request is there already."""
-    headers: list[tuple[bytes, bytes]]
+    raw_headers: list[tuple[bytes, bytes]]
     """As they were spelled: names of headers can be names of properties, and those have upper and lower case."""
-    authorised: Callable[[], None] = do_nothing
+    on_authorised: Callable[[], None] = do_nothing
     """To be called when the caller has shown a valid token: its connection is not dropped to make room for others."""
 
     @classmethod
-    def of(cls, scope: Scope) -> Caller:
+    def from_scope(cls, scope: Scope) -> Caller:
         """The listener has put it there."""
         found = scope["state"]["caller"]
         assert isinstance(found, cls)
         return found
 
 
-def note_authorised(scope: Scope) -> None:
+def mark_authorised(scope: Scope) -> None:
     """Tell the listener that a valid token was shown; where another server runs the application, nobody."""
     caller = scope.get("state", {}).get("caller")
     if isinstance(caller, Caller):
-        caller.authorised()
+        caller.on_authorised()

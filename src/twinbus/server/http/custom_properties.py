@@ -23,14 +23,14 @@ from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Section
 from twinbus.amqp.types import Decimal32, Decimal64, Decimal128, Timestamp
 from twinbus.model.errors import InvalidArgument
-from twinbus.server.http.broker_properties import write_time
+from twinbus.server.http.broker_properties import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from twinbus.amqp.message import Message
 
-_HTTP: Final = re.compile(
+_HTTP_HEADER: Final = re.compile(
     r"""
     accept | accept-(charset|encoding|language|ranges) | access-control-.* | age | allow | alt-svc | authorization
     | brokerproperties | cache-control | connection
@@ -45,64 +45,64 @@ _HTTP: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """Headers of HTTP and of this service, and what proxies add."""
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
-_LONG: Final = range(-(2**63), 2**63)
+_PROPERTY_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_INT64_RANGE: Final = range(-(2**63), 2**63)
 
 
-def read(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
+def from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
     """The properties among the headers of a request, named as they are spelled."""
     found = [(name.decode("ascii"), value) for name, value in headers]
-    return {name: _read_value(name, value) for name, value in found if not _HTTP.fullmatch(name)}
+    return {name: _parse_value(name, value) for name, value in found if not _HTTP_HEADER.fullmatch(name)}
 
 
-def check(values: dict[str, str | int | float | bool | None]) -> dict[str, object]:
+def check_json_values(values: dict[str, str | int | float | bool | None]) -> dict[str, object]:
     """Properties that came as JSON; a whole number that AMQP has no room for is one with a fraction."""
-    return {name: _fitting(name, value) for name, value in values.items()}
+    return {name: _fit_number(name, value) for name, value in values.items()}
 
 
-def write(message: Message) -> list[tuple[bytes, bytes]]:
+def to_headers(message: Message) -> list[tuple[bytes, bytes]]:
     """Headers for the properties of a message; those that no header can be named after, or say, are left out."""
     headers = []
     for name, raw in message.pairs(Section.APPLICATION_PROPERTIES):
-        if isinstance(name, str) and _NAME.fullmatch(name) and not _HTTP.fullmatch(name):
-            text = _write_value(_value_in(raw))
+        if isinstance(name, str) and _PROPERTY_NAME.fullmatch(name) and not _HTTP_HEADER.fullmatch(name):
+            text = _to_json(_decode_value(raw))
             if text is not None:
                 headers.append((name.encode("ascii"), text.encode("ascii")))
     return headers
 
 
-def _read_value(name: str, value: bytes) -> object:
+def _parse_value(name: str, value: bytes) -> object:
     """What is not JSON is text as it is: proxies add such headers, and that is no reason to refuse a message."""
     try:
         found: object = msgspec.json.decode(value)
     except msgspec.ValidationError:
-        raise _out_of_range(name) from None
+        raise _out_of_range_error(name) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found = []
-    return _as_text(value) if isinstance(found, dict | list) else _fitting(name, found)
+    return _decode_text(value) if isinstance(found, dict | list) else _fit_number(name, found)
 
 
-def _fitting(name: str, value: object) -> object:
+def _fit_number(name: str, value: object) -> object:
     try:
-        return float(value) if type(value) is int and value not in _LONG else value
+        return float(value) if type(value) is int and value not in _INT64_RANGE else value
     except OverflowError:
-        raise _out_of_range(name) from None
+        raise _out_of_range_error(name) from None
 
 
-def _out_of_range(name: str) -> InvalidArgument:
+def _out_of_range_error(name: str) -> InvalidArgument:
     return InvalidArgument(
         f"the property {name!r:.80} is a number beyond those of 64 bits: send it as a text in quotes"
     )
 
 
-def _as_text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
 
 
-def _value_in(pair: bytes) -> object:
+def _decode_value(pair: bytes) -> object:
     """Of a name and a value as they are encoded, the value."""
     try:
         _, value_at = decode(pair, 0)
@@ -111,19 +111,19 @@ def _value_in(pair: bytes) -> object:
         return ()
 
 
-def _write_value(value: object) -> str | None:
+def _to_json(value: object) -> str | None:
     """As JSON; what JSON has no word for is quoted, or None."""
     if isinstance(value, bool | int | str | None) and not isinstance(value, Timestamp):
         return json.dumps(value)
     if isinstance(value, float) and math.isfinite(value):
         return json.dumps(value)
-    text = _text_of(value)
+    text = _to_text(value)
     return json.dumps(text) if text is not None else None
 
 
-def _text_of(value: object) -> str | None:
+def _to_text(value: object) -> str | None:
     if isinstance(value, Timestamp):
-        return write_time(value)
+        return format_time(value)
     if isinstance(value, Decimal32 | Decimal64 | Decimal128):
         return str(value.to_decimal())
     if isinstance(value, bytes):

@@ -25,11 +25,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from twinbus.amqp.message import Message
-from twinbus.broker.ports.gathering import Gathering
-from twinbus.broker.ports.incoming import Parcel
-from twinbus.broker.ports.numbers import token_of
-from twinbus.broker.ports.outage import Silence
-from twinbus.broker.ports.settlement import lock_lost
+from twinbus.broker.ports.gathering import MultiFragmentReceiver
+from twinbus.broker.ports.incoming import IncomingBatch
+from twinbus.broker.ports.numbers import lock_token_of
+from twinbus.broker.ports.outage import SilentOutage
+from twinbus.broker.ports.settlement import lock_lost_error
 from twinbus.model import path
 from twinbus.model.atom.kinds import PARTITIONING_SINCE
 from twinbus.model.errors import (
@@ -41,38 +41,38 @@ from twinbus.model.errors import (
 )
 from twinbus.model.path import SubQueue
 from twinbus.server.http import body, broker_properties, custom_properties
-from twinbus.server.http.answered import answered, outcome_of
-from twinbus.server.http.broker_properties import BrokerProperties, read_json
+from twinbus.server.http.answered import wait_for_result, wait_until_done
+from twinbus.server.http.broker_properties import BrokerProperties, decode_json
 from twinbus.server.http.caller import Caller
-from twinbus.server.http.faults import NoSuchResource
+from twinbus.server.http.faults import ResourceNotFound
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
-from twinbus.server.http.removal import Removal, RemovingResponse
+from twinbus.server.http.removal import DeletingResponse, PendingDeletion
 from twinbus.server.http.routes import Route
-from twinbus.server.http.taker import Taker
-from twinbus.server.metering.counter import seems_ping
+from twinbus.server.http.taker import HttpReceiver
+from twinbus.server.metering.counter import looks_like_ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
-    from twinbus.broker.ports.callbacks import Answered
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.http.call import Call
-    from twinbus.server.http.metered import HttpMeter
+    from twinbus.server.http.metered import HttpUsageMeter
     from twinbus.server.http.routes import Handler
-    from twinbus.server.metering.counter import Counter
+    from twinbus.server.metering.counter import UsageCounter
 
-Kind = TypeVar("Kind", bound=Response)
+ResponseT = TypeVar("ResponseT", bound=Response)
 BATCH_MEDIA_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 DEFAULT_WAIT_S: Final = 60
-ENCODE_AT_ONCE: Final = 100
+MAX_ENCODED_PER_TURN: Final = 100
 """Messages of a batch that are made in one turn of the loop: about a millisecond's work."""
-_ENTITY: Final = r"(?P<entity>(?!\$).{1,600}?)"
-_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_ENTITY_PATTERN: Final = r"(?P<entity>(?!\$).{1,600}?)"
+_SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-class NoSuchLock(MessageLockLost):
+class LockNotFound(MessageLockLost):
     """No message has that id and that lock; as HTTP tells it."""
 
     status = 404
@@ -89,15 +89,20 @@ class BatchItem(msgspec.Struct, rename="pascal"):
 class DataPlane:
     """What is done about requests for messages."""
 
-    def __init__(self, namespace: Namespace, meter: HttpMeter, limits: HttpLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, namespace: Namespace, usage_meter: HttpUsageMeter, limits: HttpLimits = DEFAULT_LIMITS) -> None:
         """Whether a caller may is asked before, by whoever looks at `routes`."""
         self._namespace = namespace
-        self._meter = meter
+        self._usage_meter = usage_meter
         self._limits = limits
         self.routes: tuple[Route, ...] = (
-            _route("/messages", "Send", POST=_heard(self._send)),
-            _route("/messages/head", "Listen", POST=_heard(self._peek_lock), DELETE=_heard(self._receive_and_delete)),
-            _route(
+            _entity_route("/messages", "Send", POST=_delay_if_silent(self._send)),
+            _entity_route(
+                "/messages/head",
+                "Listen",
+                POST=_delay_if_silent(self._peek_lock),
+                DELETE=_delay_if_silent(self._receive_and_delete),
+            ),
+            _entity_route(
                 "/messages/(?P<id>.{1,256}?)/(?P<token>[^/]{1,64})",
                 "Listen",
                 PUT=self._unlock,
@@ -114,7 +119,7 @@ class DataPlane:
         _check_version(call, target)
         if address.sub_queue is not SubQueue.MAIN:
             raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
-        with self._meter.counter(call, target.path) as counter:
+        with self._usage_meter.counter(call, target.path) as counter:
             try:
                 await self._send_to(target, call, counter)
             except ServiceBusError:
@@ -122,12 +127,12 @@ class DataPlane:
                 raise
         return Response(status_code=201)
 
-    async def _send_to(self, target: Queue | Topic, call: Call, counter: Counter) -> None:
+    async def _send_to(self, target: Queue | Topic, call: Call, counter: UsageCounter) -> None:
         most = target.description.max_message_kb * 1024
-        content = await body.read(
-            call.request, limit=most, timeout_s=self._limits.body_timeout_s, too_large=MessageTooLarge
+        content = await body.read_body(
+            call.request, max_bytes=most, timeout_s=self._limits.body_timeout_s, too_large_error=MessageTooLarge
         )
-        target.check_sends()  # not before: while the body is unread it is not seen that a caller goes
+        target.check_send_enabled()  # not before: while the body is unread it is not seen that a caller goes
         media_type = call.request.headers.get("content-type")
         if media_type is not None and media_type.split(";")[0].strip().lower() == BATCH_MEDIA_TYPE:
             payloads = await self._encode_batch(content, most)
@@ -135,83 +140,87 @@ class DataPlane:
             payloads = [self._encode(call, content, media_type)]
         pings = await self._store(target, payloads, most)
         counter.pings += pings
-        counter.add_sends([one for one in payloads if not seems_ping(one)] if pings else payloads)
+        counter.add_sends([one for one in payloads if not looks_like_ping(one)] if pings else payloads)
 
     def _encode(self, call: Call, content: bytes, media_type: str | None) -> bytes:
-        headers = Caller.of(call.request.scope).headers
+        headers = Caller.from_scope(call.request.scope).raw_headers
         given = [value for name, value in headers if name.lower() == b"brokerproperties"]
         if len(given) > 1:
             raise InvalidArgument("there are several headers BrokerProperties; there can be one")
-        properties = BrokerProperties.read(given[0]) if given else BrokerProperties()
+        properties = BrokerProperties.from_header(given[0]) if given else BrokerProperties()
         properties.content_type = properties.content_type or media_type
-        return properties.encode(content, custom_properties.read(headers), self._now_ms())
+        return properties.encode_message(content, custom_properties.from_headers(headers), self._now_ms())
 
-    async def _encode_batch(self, content: bytes, most: int) -> list[bytes]:
-        items = read_json(content, list[BatchItem], "the batch")
+    async def _encode_batch(self, content: bytes, max_bytes: int) -> list[bytes]:
+        items = decode_json(content, list[BatchItem], "the batch")
         limit = self._namespace.limits.max_batch_messages
         if not 0 < len(items) <= limit:
             raise InvalidArgument(f"a batch of {len(items)} messages; it can have 1 to {limit}")
         payloads: list[bytes] = []
         size = 0
         for number, item in enumerate(items):
-            if number % ENCODE_AT_ONCE == ENCODE_AT_ONCE - 1:
+            if number % MAX_ENCODED_PER_TURN == MAX_ENCODED_PER_TURN - 1:
                 await asyncio.sleep(0)
-            custom = custom_properties.check(item.user_properties)
-            payloads.append(item.broker_properties.encode(item.body.encode(), custom, self._now_ms()))
+            custom = custom_properties.check_json_values(item.user_properties)
+            payloads.append(item.broker_properties.encode_message(item.body.encode(), custom, self._now_ms()))
             size += len(payloads[-1])
-            if size > most:
-                raise MessageTooLarge(f"the messages have more than the {most} bytes that a batch can have")
+            if size > max_bytes:
+                raise MessageTooLarge(f"the messages have more than the {max_bytes} bytes that a batch can have")
         return payloads
 
-    async def _store(self, target: Queue | Topic, payloads: list[bytes], most: int) -> int:
+    async def _store(self, target: Queue | Topic, payloads: list[bytes], max_bytes: int) -> int:
         """How many of them were pings."""
-        parcel, now_ms = Parcel(), self._now_ms()
+        parcel, now_ms = IncomingBatch(), self._now_ms()
         for number, payload in enumerate(payloads):
-            if len(payload) > most:
-                raise MessageTooLarge(f"a message of {len(payload)} bytes, its properties included; it can have {most}")
-            if number % ENCODE_AT_ONCE == ENCODE_AT_ONCE - 1:
+            if len(payload) > max_bytes:
+                raise MessageTooLarge(
+                    f"a message of {len(payload)} bytes, its properties included; it can have {max_bytes}"
+                )
+            if number % MAX_ENCODED_PER_TURN == MAX_ENCODED_PER_TURN - 1:
                 await asyncio.sleep(0)
-            self._namespace.intake.add_to(parcel, payload, 0, now_ms, target.terms)
-        target.note_use(self._namespace.clock)
-        pings = parcel.pings
-        await answered(lambda answer: target.send(parcel, answer))
+            self._namespace.intake.add_to(parcel, payload, 0, now_ms, target.validation_policy)
+        target.record_access(self._namespace.clock)
+        pings = parcel.ping_count
+        await wait_until_done(lambda answer: target.send(parcel, answer))
         return pings
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def _peek_lock(self, call: Call) -> Response:
-        _, _, delivery = await self._take(call)
+        _, _, delivery = await self._receive(call)
         if delivery is None:
             return Response(status_code=204)
-        token = uuid.UUID(bytes=token_of(delivery[1]))
+        token = uuid.UUID(bytes=lock_token_of(delivery[1]))
         message = Message(delivery[0])
-        response = _respond(Response, message, token, status=201)
-        entity, number = quote(call.entity, safe="/$"), broker_properties.sequence_of(message)
+        response = _message_response(Response, message, token, status=201)
+        entity, number = quote(call.entity, safe="/$"), broker_properties.sequence_number_of(message)
         response.headers["location"] = f"{call.base}/{entity}/messages/{number}/{token}"
         return response
 
     async def _receive_and_delete(self, call: Call) -> Response:
-        source, fragments, delivery = await self._take(call)
+        source, fragments, delivery = await self._receive(call)
         if delivery is None:
             return Response(status_code=204)
         response, caller = (
-            _respond(RemovingResponse, Message(delivery[0]), None, status=200),
-            Caller.of(call.request.scope),
+            _message_response(DeletingResponse, Message(delivery[0]), None, status=200),
+            Caller.from_scope(call.request.scope),
         )
-        fragment = Gathering(fragments).find(delivery[1])
-        response.removal = Removal(source, fragment, delivery, caller, self._namespace.begin_transaction())
+        fragment = MultiFragmentReceiver(fragments).fragment_of_tag(delivery[1])
+        response.deletion = PendingDeletion(source, fragment, delivery, caller, self._namespace.begin_transaction())
         return response
 
-    async def _take(self, call: Call) -> tuple[Queue | Subscription, list[FragmentPort], Delivery | None]:
-        wait_s = self._wait_s(call)
+    async def _receive(self, call: Call) -> tuple[Queue | Subscription, list[FragmentPort], Delivery | None]:
+        wait_s = self._requested_wait_s(call)
         source, sub_queue, fragments = await self._find_receivable(call)
-        source.check_receives()
-        source.check_open(sub_queue)
-        source.claim_of(sub_queue).check_open(call.entity)
-        source.note_use(self._namespace.clock)
-        with self._meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
+        source.check_receive_enabled()
+        source.check_not_forwarded(sub_queue)
+        source.exclusive_receiver_of(sub_queue).check_free(call.entity)
+        source.record_access(self._namespace.clock)
+        with self._usage_meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
             try:
-                delivery = await Taker(fragments, Caller.of(call.request.scope), call.recheck).take(wait_s)
+                delivery = await HttpReceiver(fragments, Caller.from_scope(call.request.scope), call.recheck).receive(
+                    wait_s
+                )
             except ClientDisconnect:
                 counter.empty_receives += 1
                 raise
@@ -220,13 +229,13 @@ class DataPlane:
             else:
                 counter.empty_receives += 1
         if delivery is None:
-            _check_works(fragments)
+            _check_available(fragments)
             source.check_outage()
         return source, fragments, delivery
 
-    def _wait_s(self, call: Call) -> float:
+    def _requested_wait_s(self, call: Call) -> float:
         text = call.request.query_params.get("timeout", str(DEFAULT_WAIT_S))
-        if not _SECONDS.fullmatch(text):
+        if not _SECONDS_PATTERN.fullmatch(text):
             raise InvalidArgument(f"timeout is {text!r:.40}; it has to be a number of seconds, and not negative")
         return min(float(text), self._limits.max_wait_s)
 
@@ -234,25 +243,25 @@ class DataPlane:
 
     async def _unlock(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call)
-        return await _settle(lambda answer: fragment.settlement.abandon([number], answer))
+        return await _settle_lock(lambda answer: fragment.settlement.abandon([number], answer))
 
     async def _renew(self, call: Call) -> Response:
-        fragment, number = await self._find_lock(call, renews=True)
+        fragment, number = await self._find_lock(call, is_renewal=True)
         try:
-            await outcome_of(partial(fragment.settlement.renew_lock, number))
+            await wait_for_result(partial(fragment.settlement.renew_lock, number))
         except MessageLockLost as error:
-            raise NoSuchLock(str(error)) from None
+            raise LockNotFound(str(error)) from None
         return Response()
 
     async def _complete(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call)
-        return await _settle(lambda answer: fragment.settlement.complete([number], answer))
+        return await _settle_lock(lambda answer: fragment.settlement.complete([number], answer))
 
-    async def _find_lock(self, call: Call, *, renews: bool = False) -> tuple[FragmentPort, int]:
+    async def _find_lock(self, call: Call, *, is_renewal: bool = False) -> tuple[FragmentPort, int]:
         """The number of the lock that the address names. NoSuchLock."""
         source, sub_queue, fragments = await self._find_receivable(call)
-        with self._meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
-            if renews:
+        with self._usage_meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
+            if is_renewal:
                 counter.renewals += 1
             else:
                 counter.settlements += 1
@@ -260,20 +269,20 @@ class DataPlane:
             token = uuid.UUID(call.names["token"])
         except ValueError:
             raise InvalidArgument(f"{call.names['token']!r:.80} is no lock token: it is a GUID") from None
-        fragment = Gathering(fragments).find(token.bytes)
+        fragment = MultiFragmentReceiver(fragments).fragment_of_tag(token.bytes)
         (number,) = fragment.lock_numbers([token.bytes])
         written = call.names["id"]
-        if not await _is_locked(fragment, number, written):
-            raise NoSuchLock(f"the lock is on another message than {written!r:.140}")
-        source.note_use(self._namespace.clock)
+        if not await _locks_message(fragment, number, written):
+            raise LockNotFound(f"the lock is on another message than {written!r:.140}")
+        source.record_access(self._namespace.clock)
         return fragment, number
 
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def _address(self, call: Call) -> path.Address:
-        address = path.parse(call.entity)
+        address = path.parse_address(call.entity)
         if address.is_management:
-            raise NoSuchResource(f"'{call.entity:.300}' has no messages")
+            raise ResourceNotFound(f"'{call.entity:.300}' has no messages")
         return address
 
     async def _find_receivable(self, call: Call) -> tuple[Queue | Subscription, SubQueue, list[FragmentPort]]:
@@ -284,45 +293,47 @@ class DataPlane:
         if fragments[0].has_sessions:
             raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
         # Such a request has no body. What it has is read to its end: else it would not be seen that its caller goes.
-        await body.read(call.request, limit=0, timeout_s=self._limits.body_timeout_s)
-        _check_works(fragments)
+        await body.read_body(call.request, max_bytes=0, timeout_s=self._limits.body_timeout_s)
+        _check_available(fragments)
         return source, sub_queue, fragments
 
     def _now_ms(self) -> int:
         return self._namespace.clock.wall_ms()
 
 
-def _route(end: str, right: str, **handlers: Handler) -> Route:
+def _entity_route(suffix: str, right: str, **handlers: Handler) -> Route:
     """Addresses below an entity. The methods that they lack are those of an entity that may have such a name."""
-    pattern = re.compile(_ENTITY + end, re.IGNORECASE | re.DOTALL)
-    return Route(pattern, handlers, right, on="entity", is_open=True)
+    pattern = re.compile(_ENTITY_PATTERN + suffix, re.IGNORECASE | re.DOTALL)
+    return Route(pattern, handlers, right, scope_group="entity", falls_through=True)
 
 
-def _heard(handler: Handler) -> Handler:
+def _delay_if_silent(handler: Handler) -> Handler:
     """What is refused by an entity that is silent is told when that is over, to who is still there."""
 
     async def answer(call: Call) -> Response:
         try:
             return await handler(call)
-        except Silence as silence:
-            caller, over = Caller.of(call.request.scope), asyncio.get_running_loop().create_future()
-            silence.outage.hold(over, lambda: over.set_result(None))
-            await asyncio.wait([over, caller.lost, caller.hurry], return_when=asyncio.FIRST_COMPLETED)
-            silence.outage.forget(over)
-            if caller.lost.done():
+        except SilentOutage as silence:
+            caller, over = Caller.from_scope(call.request.scope), asyncio.get_running_loop().create_future()
+            silence.outage.defer_reply(over, lambda: over.set_result(None))
+            await asyncio.wait([over, caller.closed, caller.answer_now], return_when=asyncio.FIRST_COMPLETED)
+            silence.outage.discard_replies(over)
+            if caller.closed.done():
                 raise ClientDisconnect from None
             raise
 
     return answer
 
 
-def _respond(kind: type[Kind], message: Message, token: uuid.UUID | None, status: int) -> Kind:
-    response = kind(broker_properties.body_of(message), status_code=status)
+def _message_response(
+    response_type: type[ResponseT], message: Message, token: uuid.UUID | None, status: int
+) -> ResponseT:
+    response = response_type(broker_properties.body_of(message), status_code=status)
     content_type = broker_properties.content_type_of(message)
     if content_type is not None:
         response.headers["content-type"] = content_type
-    response.raw_headers.append((b"BrokerProperties", broker_properties.describe(message, token)))
-    response.raw_headers.extend(custom_properties.write(message))
+    response.raw_headers.append((b"BrokerProperties", broker_properties.to_header(message, token)))
+    response.raw_headers.extend(custom_properties.to_headers(message))
     return response
 
 
@@ -332,32 +343,32 @@ def _check_version(call: Call, entity: Queue | Topic | Subscription) -> None:
         raise InvalidArgument(f"'{entity.path}' is partitioned: it needs api-version {PARTITIONING_SINCE} or later")
 
 
-def _check_works(fragments: list[FragmentPort]) -> None:
+def _check_available(fragments: list[FragmentPort]) -> None:
     """StoreUnavailable where nothing can be taken: that is not the same as that there is nothing."""
     if not any(fragment.is_available for fragment in fragments):
         fragments[0].check_loaded()
-        fragments[0].check_works()
+        fragments[0].check_available()
 
 
-async def _settle(settle: Callable[[Answered], list[int]]) -> Response:
+async def _settle_lock(settle: Callable[[OnDone], list[int]]) -> Response:
     lost: list[int] = []
 
-    def start(answer: Answered) -> None:
+    def start(answer: OnDone) -> None:
         lost.extend(settle(answer))
         if lost:  # it expired a moment ago, so nobody else answers
-            raise NoSuchLock(str(lock_lost()))
+            raise LockNotFound(str(lock_lost_error()))
 
     try:
-        await answered(start)
+        await wait_until_done(start)
     except MessageLockLost as error:  # another process has said so
-        raise NoSuchLock(str(error)) from None
+        raise LockNotFound(str(error)) from None
     return Response()
 
 
-async def _is_locked(fragment: FragmentPort, number: int, written: str) -> bool:
+async def _locks_message(fragment: FragmentPort, lock_number: int, id_or_sequence_number: str) -> bool:
     """A lock is on the message of that sequence number or id. NoSuchLock."""
     try:
-        sequence, message_id = await outcome_of(partial(fragment.settlement.find_locked, number))
+        sequence, message_id = await wait_for_result(partial(fragment.settlement.find_locked_message, lock_number))
     except MessageLockLost as error:
-        raise NoSuchLock(str(error)) from None
-    return written in (str(sequence), message_id)
+        raise LockNotFound(str(error)) from None
+    return id_or_sequence_number in (str(sequence), message_id)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from twinbus.server.http.call import Call
 
 T = TypeVar("T")
-AT_ONCE: Final = 20
+MAX_ENTRIES_PER_TURN: Final = 20
 """Entries that are written in one turn of the loop, some milliseconds: messages wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AtomEntry:
     """One thing, as it is shown."""
 
     path: str
@@ -37,31 +37,31 @@ class Entry:
     updated_ms: int
 
 
-def show(call: Call, entry: Entry, author: str, status: int = 200) -> Response:
+def entry_response(call: Call, entry: AtomEntry, author: str, status: int = 200) -> Response:
     """An answer with one entry."""
-    return Response(_written(call, entry, author), status_code=status, media_type=envelope.ENTRY_MEDIA_TYPE)
+    return Response(_encode_entry(call, entry, author), status_code=status, media_type=envelope.ENTRY_MEDIA_TYPE)
 
 
-async def show_page(
+async def feed_response(
     call: Call,
     path: str,
-    list_some: Callable[..., Awaitable[Sequence[T]]],
-    entry_of: Callable[[T], Entry],
+    list_items: Callable[..., Awaitable[Sequence[T]]],
+    make_entry: Callable[[T], AtomEntry],
     author: str,
 ) -> Response:
     """An answer with a page of a list; `list_some` is told how many to `skip` and how many to list, its `top`."""
     skip, top = call.page
-    found = await list_some(skip=skip, top=top + 1)  # one more tells whether there are more
+    found = await list_items(skip=skip, top=top + 1)  # one more tells whether there are more
     entries: list[bytes] = []
     for number, one in enumerate(found[:top], start=1):
-        entries.append(_written(call, entry_of(one), author))
-        if number % AT_ONCE == 0:
+        entries.append(_encode_entry(call, make_entry(one), author))
+        if number % MAX_ENTRIES_PER_TURN == 0:
             await asyncio.sleep(0)
     next_url = None
     if len(found) > top > 0:
         query = {**call.request.query_params, "$skip": str(skip + top), "$top": str(top)}
         next_url = f"{call.base}/{path}?{urlencode(query, safe='$')}"
-    content = envelope.feed(
+    content = envelope.make_feed(
         entries,
         url=f"{call.base}/{path}",
         title=path.rpartition("/")[2].capitalize(),
@@ -71,8 +71,8 @@ async def show_page(
     return Response(content, media_type=envelope.FEED_MEDIA_TYPE)
 
 
-def _written(call: Call, entry: Entry, author: str) -> bytes:
-    root = envelope.entry(
+def _encode_entry(call: Call, entry: AtomEntry, author: str) -> bytes:
+    root = envelope.make_entry(
         entry.content,
         url=f"{call.base}/{entry.path}",
         title=entry.title,

@@ -13,12 +13,12 @@ from xml.etree.ElementTree import Element
 from starlette.responses import Response
 
 from twinbus.model.atom import envelope
-from twinbus.model.errors import NAME_HEADER, CallerError, DiskFull, OperationTimeout, ServiceBusError
+from twinbus.model.errors import ERROR_NAME_HEADER, CallerError, DiskFull, OperationTimeout, ServiceBusError
 
-MEDIA_TYPE: Final = "application/xml; charset=utf-8"
+ERROR_MEDIA_TYPE: Final = "application/xml; charset=utf-8"
 
 
-class NoSuchResource(CallerError):
+class ResourceNotFound(CallerError):
     """An address that is no entity's and none of the service's own."""
 
     condition = "amqp:not-found"
@@ -65,9 +65,9 @@ def new_tracking_id() -> str:
     return str(uuid.uuid4())
 
 
-def answer(error: ServiceBusError) -> Response:
+def error_response(error: ServiceBusError) -> Response:
     """The response that says what was wrong."""
-    response = respond(error.status, str(error), new_tracking_id())
+    response = make_error_response(error.status, str(error), new_tracking_id())
     if isinstance(error, MethodNotAllowed):
         response.headers["allow"] = ", ".join(error.allowed)
     if isinstance(error, UpgradeRequired):
@@ -75,13 +75,13 @@ def answer(error: ServiceBusError) -> Response:
     if isinstance(error, BodyTooSlow):
         response.headers["connection"] = "close"  # what would come next is the rest of that body
     if isinstance(error, DiskFull):
-        response.headers[NAME_HEADER] = DiskFull.__name__
+        response.headers[ERROR_NAME_HEADER] = DiskFull.__name__
     return response
 
 
-def respond(status: int, text: str, tracking_id: str) -> Response:
+def make_error_response(status: int, text: str, tracking_id: str) -> Response:
     """An error body: no namespace, the status as its code."""
     root = Element("Error")
-    envelope.add(root, "Code", str(status))
-    envelope.add(root, "Detail", f"{text.rstrip('.')}. TrackingId:{tracking_id}")
-    return Response(envelope.to_bytes(root), status_code=status, media_type=MEDIA_TYPE)
+    envelope.add_element(root, "Code", str(status))
+    envelope.add_element(root, "Detail", f"{text.rstrip('.')}. TrackingId:{tracking_id}")
+    return Response(envelope.to_bytes(root), status_code=status, media_type=ERROR_MEDIA_TYPE)

@@ -21,21 +21,21 @@ from twinbus.server.http.faults import Forbidden
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_HOST: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?P<host>.+)", re.IGNORECASE)
+_HOST_PATTERN: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_ORIGIN_PATTERN: Final = re.compile(r"[a-z][a-z0-9+.-]*://(?P<host>.+)", re.IGNORECASE)
 _LOCALHOST: Final = "localhost"
 
 
-class Hosts:
+class AllowedHosts:
     """The names that a server answers to."""
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         """Beside these: IP addresses and localhost. A name may be `*.example.com`. None: every name."""
-        self._names = None if names is None else _compared(names)
+        self._names = None if names is None else _normalise(names)
 
     def replace(self, names: Iterable[str]) -> None:
         """Answer to these names instead."""
-        self._names = _compared(names)
+        self._names = _normalise(names)
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """InvalidArgument for a Host that is malformed, Forbidden for one that is not ours, or a foreign Origin.
@@ -45,7 +45,7 @@ class Hosts:
         given = list(headers)
         hosts = [value.decode("latin-1") for name, value in given if name == b"host"]
         for host in hosts:
-            match = _HOST.fullmatch(host)
+            match = _HOST_PATTERN.fullmatch(host)
             if match is None:
                 raise InvalidArgument(f"Host is {host!r:.80}; it has to be a name or an address, and perhaps a port")
             if self._names is not None:
@@ -55,18 +55,18 @@ class Hosts:
                 self._check_origin(origin, hosts)
 
     def _check_host(self, name: str) -> None:
-        if _address(name) is None and not self._is_ours(name):
+        if _parse_address(name) is None and not self._is_allowed(name):
             raise Forbidden(
                 f"Host is {name!r:.80}, which is no name of this server: with --emulator-key it can be an IP address, "
                 "localhost, a name in the certificate, or one given by --allowed-host"
             )
 
     def _check_origin(self, origin: str, hosts: list[str]) -> None:
-        match = _ORIGIN.fullmatch(origin)
-        host = _HOST.fullmatch(match["host"]) if match is not None else None
+        match = _ORIGIN_PATTERN.fullmatch(origin)
+        host = _HOST_PATTERN.fullmatch(match["host"]) if match is not None else None
         if host is not None:
-            address = _address(host["name"])
-            is_local = address.is_loopback if address is not None else self._is_ours(host["name"])
+            address = _parse_address(host["name"])
+            is_local = address.is_loopback if address is not None else self._is_allowed(host["name"])
             if is_local or host[0].lower() in [one.lower() for one in hosts]:
                 return
         raise Forbidden(
@@ -74,21 +74,21 @@ class Hosts:
             "refused; --allowed-host allows one"
         )
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_allowed(self, name: str) -> bool:
         assert self._names is not None
         wanted = name.lower().rstrip(".")
         return wanted == _LOCALHOST or wanted in self._names or f"*.{wanted.partition('.')[2]}" in self._names
 
 
-def _compared(names: Iterable[str]) -> frozenset[str]:
+def _normalise(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower().rstrip(".") for name in names)
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name.strip("[]"))
     except ValueError:
         return None
 
 
-ANY_HOST: Final = Hosts()
+ANY_HOST: Final = AllowedHosts()

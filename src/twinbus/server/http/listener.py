@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.server.http import faults
 from twinbus.server.http.caller import Caller
-from twinbus.server.http.hosts import ANY_HOST, Hosts
+from twinbus.server.http.hosts import ANY_HOST, AllowedHosts
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 
 if TYPE_CHECKING:
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from twinbus.amqp.peers import Accepting, Serve, Slot
-    from twinbus.server.websocket.entrance import Entrance
+    from twinbus.amqp.peers import AcceptingServer, ConnectionSlot, StartAccepting
+    from twinbus.server.websocket.entrance import WebSocketUpgrade
 
 log: Final = logging.getLogger(__name__)
 
-LAST_WORDS_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 1.0
 """How long a client may take, when the listener closes, to read the last answer and to end TLS."""
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
-_AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
+_AMBIGUOUS_LINE: Final = re.compile(rb"(?<!\r)\n|\n[ \t]")
 """A line that ends in LF alone, or goes on with the one before."""
-_LONGEST_END: Final = 3
-_LENGTH: Final = re.compile(rb"\ncontent-length[ \t]*:([^\r\n]*)", re.IGNORECASE)
+_MAX_HEAD_END_BYTES: Final = 3
+_CONTENT_LENGTH: Final = re.compile(rb"\ncontent-length[ \t]*:([^\r\n]*)", re.IGNORECASE)
 
 
-class _NoSlot:
+class _UncountedSlot:
     """Of a connection that is not counted at accept."""
 
     def authenticated(self) -> None:
@@ -58,10 +58,10 @@ class _NoSlot:
     busy = idle = release = authenticated
 
 
-NO_SLOT: Final = _NoSlot()
+UNCOUNTED_SLOT: Final = _UncountedSlot()
 
 
-class _Conversation(h11.Connection):
+class _StrictH11Connection(h11.Connection):
     """HTTP/1.1, without what h11 allows and a proxy in front of us may read as another request."""
 
     def __init__(self, max_head_bytes: int) -> None:
@@ -70,7 +70,7 @@ class _Conversation(h11.Connection):
         self.request: h11.Request
         """The one it is at: uvicorn keeps the names of its headers in lower case only."""
         self._max_head_bytes = max_head_bytes
-        self._searched = 0
+        self._searched_bytes = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
         if self.their_state is h11.IDLE:
@@ -84,17 +84,17 @@ class _Conversation(h11.Connection):
 
     def _check_head(self) -> None:
         data, _ = self.trailing_data
-        end = _HEAD_END.search(data, max(0, self._searched - _LONGEST_END))
+        end = _HEAD_END.search(data, max(0, self._searched_bytes - _MAX_HEAD_END_BYTES))
         if end is None:
-            self._searched = len(data)
+            self._searched_bytes = len(data)
             return
-        self._searched = 0
+        self._searched_bytes = 0
         if end.end() > self._max_head_bytes:  # h11 looks at it only while the end has not come
             raise h11.RemoteProtocolError("a head too large")
-        if _AMBIGUOUS.search(data, 0, end.end()):
+        if _AMBIGUOUS_LINE.search(data, 0, end.end()):
             raise h11.RemoteProtocolError("a line that is not one line")
         # h11 takes several that are equal for one; what is in front of us may take the first, or refuse to see others.
-        lengths = _LENGTH.findall(data, 0, end.end())
+        lengths = _CONTENT_LENGTH.findall(data, 0, end.end())
         if len(lengths) > 1 or any(b"," in length for length in lengths):
             raise h11.RemoteProtocolError("more than one length")
 
@@ -102,17 +102,17 @@ class _Conversation(h11.Connection):
 class HttpConnection(H11Protocol):
     """One client's connection."""
 
-    def __init__(self, listener: HttpListener, slot: Slot | None) -> None:
+    def __init__(self, listener: HttpListener, slot: ConnectionSlot | None) -> None:
         super().__init__(listener.config, listener.state, {}, asyncio.get_running_loop())
-        self.conn: _Conversation = _Conversation(listener.limits.max_head_bytes)
-        self.lost: asyncio.Future[None] = self.loop.create_future()
+        self.conn: _StrictH11Connection = _StrictH11Connection(listener.limits.max_head_bytes)
+        self.closed: asyncio.Future[None] = self.loop.create_future()
         """Done when the socket is gone."""
         self._listener = listener
         self._limits = listener.limits
-        self._slot = slot or NO_SLOT
-        self._hurry: asyncio.Future[None] = self.loop.create_future()
+        self._slot = slot or UNCOUNTED_SLOT
+        self._answer_now: asyncio.Future[None] = self.loop.create_future()
         """Of the request that is being answered."""
-        self._agreed = b""
+        self._upgrade_response = b""
         """The answer with which this becomes a WebSocket."""
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -125,17 +125,17 @@ class HttpConnection(H11Protocol):
         if self._listener.is_closed:  # while this was in its TLS handshake
             transport.abort()
         else:
-            self._watch_request()
+            self._update_request_timer()
 
     def data_received(self, data: bytes) -> None:
         """Feed the protocol, and see what is still to come."""
         super().data_received(data)
-        if self._agreed:
+        if self._upgrade_response:
             return
-        self._watch_request()
+        self._update_request_timer()
         if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
             # The next request is there, and reading is paused: that the client goes away would not be seen.
-            _settle(self._hurry)
+            _set_done(self._answer_now)
 
     def pause_writing(self) -> None:
         """More waits to be sent than the client reads."""
@@ -145,53 +145,57 @@ class HttpConnection(H11Protocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         super().resume_writing()
-        _cancel(self._write_timer)
+        _cancel_timer(self._write_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """No timer outlives its socket."""
         self._slot.release()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        self._let_go()
+        self._release_timers()
 
     # --- uvicorn calls these ------------------------------------------------------------------------------------------
 
     def _should_upgrade(self) -> bool:
         """A request has come: see who makes it, and whether it is for a WebSocket."""
-        self._hurry, state = self.loop.create_future(), self.scope["state"]
+        self._answer_now, state = self.loop.create_future(), self.scope["state"]
         self._slot.busy()
         state["caller"] = Caller(
-            self.lost, self._hurry, self.conn.request.headers.raw_items(), self._slot.authenticated
+            self.closed, self._answer_now, self.conn.request.headers.raw_items(), self._slot.authenticated
         )
-        entrance = self._listener.entrance
+        entrance = self._listener.websocket_upgrade
         try:
             if not self.scope["path"].startswith("/"):
                 raise InvalidArgument("the target of the request is no path: it has to start with a slash")
-            self._listener.hosts.check(self.headers)
-            if entrance is None or not entrance.leads_from(self.scope["path"]):
+            self._listener.allowed_hosts.check(self.headers)
+            if entrance is None or not entrance.matches_path(self.scope["path"]):
                 return False
-            self._agreed = entrance.agree(self.scope["method"], self.scope["http_version"], self.headers)
+            self._upgrade_response = entrance.make_response(
+                self.scope["method"], self.scope["http_version"], self.headers
+            )
         except ServiceBusError as error:
             state["refusal"] = error
-        return bool(self._agreed)
+        return bool(self._upgrade_response)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:  # noqa: ARG002  # as uvicorn has it
         """The connection is none of HTTP's any more."""
-        assert self._listener.entrance is not None
+        assert self._listener.websocket_upgrade is not None
         self.connections.discard(self)
-        self._let_go()
-        self._listener.entrance.enter(self.transport, self._agreed, self.conn.trailing_data[0], self._slot)
+        self._release_timers()
+        self._listener.websocket_upgrade.upgrade(
+            self.transport, self._upgrade_response, self.conn.trailing_data[0], self._slot
+        )
 
     def on_response_complete(self) -> None:
         """Closing, if that is what follows, has an end too."""
         self._slot.idle()  # before the next request is read, which may be there already
         super().on_response_complete()
         if self.transport.is_closing():
-            self._abort_unless_read()
+            self._abort_after_timeout()
 
     def shutdown(self) -> None:
         """Let go of an idle client at once, and of another after its answer."""
-        _settle(self._hurry)
+        _set_done(self._answer_now)
         is_idle = self.conn.our_state in (h11.IDLE, h11.DONE)
         if is_idle and self.transport.get_write_buffer_size() == 0:
             self.transport.abort()  # to close TLS is to wait for the client's consent, which a pooled one never gives
@@ -201,26 +205,26 @@ class HttpConnection(H11Protocol):
     def timeout_keep_alive_handler(self) -> None:
         """The client had no more requests."""
         super().timeout_keep_alive_handler()
-        self._abort_unless_read()
+        self._abort_after_timeout()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
-        _cancel(self._request_timer)
-        _cancel(self._write_timer)
-        _settle(self.lost)
+    def _release_timers(self) -> None:
+        _cancel_timer(self._request_timer)
+        _cancel_timer(self._write_timer)
+        _set_done(self.closed)
 
-    def _watch_request(self) -> None:
+    def _update_request_timer(self) -> None:
         """Give the rest of a request's head its time; also the rest of a body that was answered before it had come."""
         # A body that is still wanted has its limit where it is read, and between requests uvicorn's own timer runs.
         is_dragging = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
         if not is_dragging:
-            _cancel(self._request_timer)
+            _cancel_timer(self._request_timer)
             self._request_timer = None
         elif self._request_timer is None:
             self._request_timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
 
-    def _abort_unless_read(self) -> None:
+    def _abort_after_timeout(self) -> None:
         # Closing waits until all is sent: for ever, if the client does not read.
         self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
 
@@ -228,14 +232,16 @@ class HttpConnection(H11Protocol):
 class HttpListener:
     """A listening socket and the connections that came through it."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, entrance: Entrance | None, hosts: Hosts) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: HttpLimits, websocket_upgrade: WebSocketUpgrade | None, allowed_hosts: AllowedHosts
+    ) -> None:
         """Made by `listen`."""
-        self.hosts = hosts
+        self.allowed_hosts = allowed_hosts
         self.limits = limits
-        self.entrance = entrance
+        self.websocket_upgrade = websocket_upgrade
         self.state = ServerState()
         self.config = Config(
-            _answering(app),
+            _with_refusals(app),
             http=HttpConnection,
             ws="none",
             lifespan="off",
@@ -249,7 +255,7 @@ class HttpListener:
         )
         self.config.load()
         self.is_closed = False
-        self._server: Accepting
+        self._server: AcceptingServer
 
     @property
     def port(self) -> int:
@@ -267,70 +273,70 @@ class HttpListener:
         self._server.close()
         async with asyncio.TaskGroup() as both:
             both.create_task(self._close_requests(grace_s))
-            if self.entrance is not None:
-                both.create_task(self.entrance.close(grace_s=grace_s))
+            if self.websocket_upgrade is not None:
+                both.create_task(self.websocket_upgrade.close(grace_s=grace_s))
         await self._server.wait_closed()
 
     async def _close_requests(self, grace_s: float) -> None:
         for connection in self.connections:
             if not connection.transport.is_closing():
                 connection.shutdown()
-        await _wait(self.state.tasks, grace_s)
+        await _wait_all(self.state.tasks, grace_s)
         unanswered = len(self.state.tasks)
         if unanswered:
             log.warning("%d HTTP requests were not answered within %s s: they are cut off", unanswered, grace_s)
         else:
-            await _wait([connection.lost for connection in self.connections], min(grace_s, LAST_WORDS_S))
+            await _wait_all([connection.closed for connection in self.connections], min(grace_s, CLOSE_TIMEOUT_S))
         for connection in self.connections:
             connection.transport.abort()
-        await _wait([connection.lost for connection in self.connections], LAST_WORDS_S)
+        await _wait_all([connection.closed for connection in self.connections], CLOSE_TIMEOUT_S)
         for task in self.state.tasks:
             task.cancel()
-        await _wait(self.state.tasks, LAST_WORDS_S)
+        await _wait_all(self.state.tasks, CLOSE_TIMEOUT_S)
 
 
 async def listen(
     app: ASGIApp,
     *,
-    serve: Serve,
+    serve: StartAccepting,
     tls: ssl.SSLContext | None = None,
     limits: HttpLimits = DEFAULT_LIMITS,
-    entrance: Entrance | None = None,
-    hosts: Hosts = ANY_HOST,
+    websocket_upgrade: WebSocketUpgrade | None = None,
+    allowed_hosts: AllowedHosts = ANY_HOST,
 ) -> HttpListener:
     """Serve `app` on the connections that `serve` accepts; with `tls` as https.
 
     `entrance` takes WebSockets. Requests for other `hosts` are refused.
     """
-    listener = HttpListener(app, limits, entrance, hosts)
+    listener = HttpListener(app, limits, websocket_upgrade, allowed_hosts)
     make = lambda slot: HttpConnection(listener, slot)  # noqa: E731
     listener._server = await serve(make, tls, limits.tls_handshake_timeout_s)  # noqa: SLF001  # two halves of one thing
     return listener
 
 
-def _answering(app: ASGIApp) -> ASGIApp:
+def _with_refusals(app: ASGIApp) -> ASGIApp:
     """What answers a request: `app`, unless it was refused already."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         # Only `close` cancels a request, and says so itself: uvicorn would tell it as a failure of the application.
         with contextlib.suppress(asyncio.CancelledError):
             refusal = scope["state"].get("refusal")
-            answer = app if refusal is None else faults.answer(refusal)
+            answer = app if refusal is None else faults.error_response(refusal)
             await answer(scope, receive, send)
 
     return run
 
 
-async def _wait(for_these: Collection[asyncio.Future[None]], timeout_s: float) -> None:
-    if for_these:
-        await asyncio.wait(set(for_these), timeout=timeout_s)
+async def _wait_all(futures: Collection[asyncio.Future[None]], timeout_s: float) -> None:
+    if futures:
+        await asyncio.wait(set(futures), timeout=timeout_s)
 
 
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
+def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

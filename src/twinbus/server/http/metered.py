@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from twinbus.model import path
-from twinbus.model.usage import NAMESPACE
+from twinbus.model.usage import NO_ENTITY
 from twinbus.server.sas import Token
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from twinbus.server.http.call import Call
     from twinbus.server.http.routes import Handler
-    from twinbus.server.metering.counter import Counter
-    from twinbus.server.metering.meter import Meter
+    from twinbus.server.metering.counter import UsageCounter
+    from twinbus.server.metering.meter import UsageMeter
 
 
-class Named(Protocol):
+class HasPath(Protocol):
     """An entity, as far as it is of interest here."""
 
     @property
@@ -32,42 +32,42 @@ class Named(Protocol):
         """As its owner writes it."""
 
 
-class HttpMeter:
+class HttpUsageMeter:
     """Of one namespace."""
 
-    def __init__(self, meter: Meter, entities: Mapping[str, Named]) -> None:
+    def __init__(self, usage_meter: UsageMeter, entities: Mapping[str, HasPath]) -> None:
         """`entities` are those of the namespace now, by the keys of their paths."""
-        self._meter = meter
+        self._usage_meter = usage_meter
         self._entities = entities
 
     @contextmanager
-    def counter(self, call: Call, entity: str) -> Iterator[Counter]:
+    def counter(self, call: Call, entity: str) -> Iterator[UsageCounter]:
         """Where a call about an entity is counted, however long it takes. Its token was checked."""
-        found = self._meter.counter(entity, _key_name(call.token))
-        found.users += 1
+        found = self._usage_meter.counter(entity, _key_name(call.token))
+        found.user_count += 1
         try:
             yield found
         finally:
-            found.users -= 1
+            found.user_count -= 1
 
-    async def managed(self, call: Call, handler: Handler) -> Response:
+    async def handle_management(self, call: Call, handler: Handler) -> Response:
         """Answer a call of management, and count it: with what it makes, or what it deletes."""
-        before = self._find(call)
+        before = self._find_entity_path(call)
         try:
             return await handler(call)
         finally:
-            with self.counter(call, before or self._find(call) or NAMESPACE) as counter:
+            with self.counter(call, before or self._find_entity_path(call) or NO_ENTITY) as counter:
                 counter.management += 1
 
-    def _find(self, call: Call) -> str | None:
+    def _find_entity_path(self, call: Call) -> str | None:
         entity, subscription = call.names.get("entity"), call.names.get("subscription")
         if not entity:
             return None
         written = path.subscription_path(entity, subscription) if subscription else entity
-        found = self._entities.get(path.key_of(written))
+        found = self._entities.get(path.canonical_key(written))
         return found.path if found is not None else None
 
 
 def _key_name(token: str | None) -> str:
     """As its owner writes it: decoded as often as it was encoded."""
-    return list(Token.parse(token).key_names())[-1] if token is not None else NAMESPACE
+    return list(Token.parse(token).key_names())[-1] if token is not None else NO_ENTITY

@@ -17,22 +17,22 @@ from starlette.responses import Response
 
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.outage import OutageKind
-from twinbus.server.http.namespace_requests import JSON
+from twinbus.server.http.namespace_requests import JSON_MEDIA_TYPE
 from twinbus.server.http.routes import Route, route
 
 if TYPE_CHECKING:
     from twinbus.server.http.call import Call
     from twinbus.server.outage_node import OutageSwitch
 
-_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
+_SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 
-class OutageRequests:
+class OutageEndpoints:
     """The outages of one namespace, over HTTP."""
 
-    def __init__(self, switch: OutageSwitch) -> None:
+    def __init__(self, outage_switch: OutageSwitch) -> None:
         """Whether a caller may is asked before, by whoever looks at `routes`."""
-        self._switch = switch
+        self._outage_switch = outage_switch
         self.routes: tuple[Route, ...] = (route(r"\$outage", PUT=self._begin, GET=self._list, DELETE=self._end),)
 
     async def _begin(self, call: Call) -> Response:
@@ -40,18 +40,18 @@ class OutageRequests:
         path, seconds = asked.get("path"), asked.get("seconds", "")
         if not path:
             raise InvalidArgument("path is missing: it is the path of an entity, or * for the whole namespace")
-        if not _SECONDS.fullmatch(seconds):
+        if not _SECONDS_PATTERN.fullmatch(seconds):
             raise InvalidArgument(f"seconds is {seconds!r:.40}; it is how long the outage lasts")
         kind = asked.get("kind", OutageKind.REFUSE.value)
-        return _respond(await self._switch.begin(path.strip("/"), kind, float(seconds)), status=201)
+        return _json_response(await self._outage_switch.begin(path.strip("/"), kind, float(seconds)), status=201)
 
     async def _list(self, _: Call) -> Response:
-        return _respond({"outages": self._switch.all()})
+        return _json_response({"outages": self._outage_switch.list_outages()})
 
     async def _end(self, call: Call) -> Response:
         path = call.request.query_params.get("path")
-        return _respond({"outages": await self._switch.end(path.strip("/") if path is not None else None)})
+        return _json_response({"outages": await self._outage_switch.end(path.strip("/") if path is not None else None)})
 
 
-def _respond(content: dict[str, object], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status_code=status, media_type=JSON)
+def _json_response(content: dict[str, object], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status_code=status, media_type=JSON_MEDIA_TYPE)

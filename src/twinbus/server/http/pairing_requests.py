@@ -16,84 +16,86 @@ import msgspec
 from starlette.responses import Response
 
 from twinbus.model.errors import InvalidArgument, Unauthorized
-from twinbus.model.times import moment_of
+from twinbus.model.times import datetime_of
 from twinbus.server import pairing, pairing_report
-from twinbus.server.http.namespace_requests import JSON
+from twinbus.server.http.namespace_requests import JSON_MEDIA_TYPE
 from twinbus.server.http.routes import Route, route
 from twinbus.server.keys import Right
 
 if TYPE_CHECKING:
     from twinbus.server.http.call import Call
-    from twinbus.server.pairing import PairingDesk
-    from twinbus.server.pairing_backlog import Backlogs
+    from twinbus.server.pairing import PairingReports
+    from twinbus.server.pairing_backlog import BacklogReader
     from twinbus.server.sas import Grant
 
 
-class Show(Protocol):
+class VerifyToken(Protocol):
     """Reads a token."""
 
     def __call__(self, token: str | None, /) -> Grant:
         """What a token, or None, grants on whatever it is for. Unauthorized."""
 
 
-class PairingRequests:
+class PairingEndpoints:
     """The reports of one namespace, over HTTP."""
 
-    def __init__(self, pairings: PairingDesk, backlogs: Backlogs, show: Show) -> None:
+    def __init__(
+        self, pairing_reports: PairingReports, backlog_reader: BacklogReader, verify_token: VerifyToken
+    ) -> None:
         """`show` is asked before anything else is: also before a report is read."""
-        self._pairings = pairings
-        self._backlogs = backlogs
-        self._show = show
+        self._pairing_reports = pairing_reports
+        self._backlog_reader = backlog_reader
+        self._verify_token = verify_token
         self.routes: tuple[Route, ...] = (
             route(r"\$pairing", None, GET=self._read),
             route(r"\$pairing/\$backlog", None, GET=self._read_backlog),
-            route(r"\$pairing/(?P<client>[^/]{1,128})", None, PUT=self._report, DELETE=self._leave),
+            route(r"\$pairing/(?P<client>[^/]{1,128})", None, PUT=self._report, DELETE=self._remove),
         )
 
     async def _report(self, call: Call) -> Response:
-        grant = self._sending(call)
-        report = pairing_report.read(await call.body())
-        pairing.check([grant], Right.SEND, report.primary, call.address)
+        grant = self._grant_to_send(call)
+        report = pairing_report.parse_report(await call.body())
+        pairing.check_allowed([grant], Right.SEND, report.primary, call.address)
         if report.client != call.names["client"]:
             raise InvalidArgument(f"the report is of {report.client!r:.140}, and the address of another client")
-        await self._pairings.put(report)
+        await self._pairing_reports.put(report)
         return Response(status_code=204)
 
-    async def _leave(self, call: Call) -> Response:
-        grant = self._sending(call)
-        leave = pairing_report.read_leave({**call.request.query_params, "client": call.names["client"]})
-        pairing.check([grant], Right.SEND, leave.primary, call.address)
-        await self._pairings.leave(leave)
+    async def _remove(self, call: Call) -> Response:
+        grant = self._grant_to_send(call)
+        leave = pairing_report.parse_departure({**call.request.query_params, "client": call.names["client"]})
+        pairing.check_allowed([grant], Right.SEND, leave.primary, call.address)
+        await self._pairing_reports.remove(leave)
         return Response(status_code=204)
 
-    def _sending(self, call: Call) -> Grant:
+    def _grant_to_send(self, call: Call) -> Grant:
         """What the token of a client grants that reports or leaves."""
-        grant = self._show(call.token)
+        grant = self._verify_token(call.token)
         if Right.SEND not in grant.key.rights:
             raise Unauthorized(f"the key {grant.key_name!r} has no right to {Right.SEND.value}")
         return grant
 
     async def _read(self, call: Call) -> Response:
-        grant, primary = self._listening(call)
+        grant, primary = self._grant_to_listen(call)
         skip, top = call.page
-        page = await self._pairings.read(
-            lambda one: pairing.may([grant], Right.LISTEN, one), primary=primary, skip=skip, top=max(1, top)
+        page = await self._pairing_reports.read(
+            lambda one: pairing.is_allowed([grant], Right.LISTEN, one), primary=primary, skip=skip, top=max(1, top)
         )
         following = b"null" if page.next is None else str(page.next).encode()
-        now = msgspec.json.encode(moment_of(call.received_ms))
+        now = msgspec.json.encode(datetime_of(call.received_ms))
         content = b'{"now":' + now + b',"reports":[' + b",".join(page.reports) + b'],"next":' + following + b"}"
-        return Response(content, media_type=JSON)
+        return Response(content, media_type=JSON_MEDIA_TYPE)
 
     async def _read_backlog(self, call: Call) -> Response:
-        grant, primary = self._listening(call)
-        queues = await self._backlogs.read(lambda one: pairing.may([grant], Right.LISTEN, one), primary)
-        content = msgspec.json.encode({"now": moment_of(call.received_ms), "queues": queues})
-        return Response(content, media_type=JSON)
+        grant, primary = self._grant_to_listen(call)
+        queues = await self._backlog_reader.read(lambda one: pairing.is_allowed([grant], Right.LISTEN, one), primary)
+        content = msgspec.json.encode({"now": datetime_of(call.received_ms), "queues": queues})
+        return Response(content, media_type=JSON_MEDIA_TYPE)
 
-    def _listening(self, call: Call) -> tuple[Grant, str | None]:
+    def _grant_to_listen(self, call: Call) -> tuple[Grant, str | None]:
         """What the token of a reader grants, and the primary that it asks for; None: all that it may see."""
-        grant = self._show(call.token)
+        grant = self._verify_token(call.token)
         primary = call.request.query_params.get("primary")
         if primary is not None:
-            pairing.check([grant], Right.LISTEN, primary)
+            pairing.check_allowed([grant], Right.LISTEN, primary)
         return grant, primary

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.server.http.faults import MethodNotAllowed, NoSuchResource
+from twinbus.server.http.faults import MethodNotAllowed, ResourceNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Recheck: TypeAlias = Callable[[], None]
     """Raises Unauthorized if the key of a token that was good is not so any more."""
 
-MANAGE: Final = "Manage"
+MANAGE_RIGHT: Final = "Manage"
 
 
 class Authorise(Protocol):
@@ -50,20 +50,20 @@ class Route:
     names in the address. Whoever may not do anything can make it be tried on some 60,000 characters."""
     handlers: Mapping[str, Handler]
     """By method."""
-    right: str | None = MANAGE
+    right: str | None = MANAGE_RIGHT
     """What the caller's token has to allow. None: it is not asked for here."""
-    on: str | None = None
+    scope_group: str | None = None
     """The name in the address that it has to allow that on; None: the whole address."""
-    is_open: bool = False
+    falls_through: bool = False
     """What it has no method for is looked for among the routes behind it."""
 
 
-def route(address: str, right: str | None = MANAGE, **handlers: Handler) -> Route:
+def route(address: str, right: str | None = MANAGE_RIGHT, **handlers: Handler) -> Route:
     """An address as a regular expression, in any spelling of its letters."""
     return Route(re.compile(address, re.IGNORECASE | re.DOTALL), handlers, right)
 
 
-def find(routes: Iterable[Route], method: str, address: str) -> tuple[Route, Handler, dict[str, str]]:
+def find_route(routes: Iterable[Route], method: str, address: str) -> tuple[Route, Handler, dict[str, str]]:
     """The route of a request, what answers it, and the names in its address; NoSuchResource, MethodNotAllowed."""
     allowed: list[str] = []
     for one in routes:
@@ -71,6 +71,6 @@ def find(routes: Iterable[Route], method: str, address: str) -> tuple[Route, Han
             if method in one.handlers:
                 return one, one.handlers[method], match.groupdict()
             allowed += one.handlers
-            if not one.is_open:
+            if not one.falls_through:
                 raise MethodNotAllowed(method, tuple(dict.fromkeys(allowed)))
-    raise NoSuchResource(f"{address!r:.300} is nothing that this service has")
+    raise ResourceNotFound(f"{address!r:.300} is nothing that this service has")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 
-from twinbus.broker.ports.consumer import Card
-from twinbus.broker.ports.gathering import Gathering
+from twinbus.broker.ports.consumer import ReceiverIdentity
+from twinbus.broker.ports.gathering import MultiFragmentReceiver
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, Unauthorized
 
@@ -26,102 +26,102 @@ if TYPE_CHECKING:
     from twinbus.server.http.routes import Recheck
 
 
-class Taker:
+class HttpReceiver:
     """One message, at most."""
 
-    deletes = False
+    receive_and_delete = False
 
     def __init__(self, fragments: Sequence[FragmentPort], caller: Caller, recheck: Recheck | None = None) -> None:
         """Those of the entity, which has no sessions. `recheck` raises if the caller's key was changed meanwhile."""
-        self._gathering = Gathering(fragments)
+        self._multi_receiver = MultiFragmentReceiver(fragments)
         self._caller = caller
         self._recheck = recheck
-        self.card = Card()
-        self._reserved = 0
+        self.receiver_identity = ReceiverIdentity()
+        self._reserved_credit = 0
         self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
-    async def take(self, wait_s: float) -> Delivery | None:
+    async def receive(self, wait_s: float) -> Delivery | None:
         """A message, or None where none came in that time.
 
         ClientDisconnect if nobody is there to get it, Unauthorized if the key was changed while the request waited.
         """
-        self._gathering.add(self)
+        self._multi_receiver.add(self)
         try:
-            self._gathering.feed(self)
-            await self._wait(self._caller.hurry, timeout_s=wait_s)
+            self._multi_receiver.dispatch_to(self)
+            await self._wait_for_outcome(self._caller.answer_now, timeout_s=wait_s)
             if not self._outcome.done():
                 # Reading takes its time: what is there now is had also by those who do not wait at all.
-                self._gathering.drain(self, self._drained)
-                await self._wait()
+                self._multi_receiver.drain(self, self._on_drained)
+                await self._wait_for_outcome()
         except asyncio.CancelledError:
-            self._give_back()
+            self._release()
             raise
         finally:
-            self._gathering.remove(self)
+            self._multi_receiver.remove(self)
             self._outcome.cancel()  # if there is none yet, none is to come any more
-        if self._caller.lost.done():
-            self._give_back()
+        if self._caller.closed.done():
+            self._release()
             raise ClientDisconnect
         try:
             if self._recheck is not None:
                 self._recheck()
         except Unauthorized:
-            self._give_back()
+            self._release()
             raise
         return self._outcome.result()
 
-    async def _wait(self, *others: asyncio.Future[None], timeout_s: float | None = None) -> None:
-        wanted: list[asyncio.Future[Any]] = [self._outcome, self._caller.lost, *others]
+    async def _wait_for_outcome(self, *other_futures: asyncio.Future[None], timeout_s: float | None = None) -> None:
+        wanted: list[asyncio.Future[Any]] = [self._outcome, self._caller.closed, *other_futures]
         await asyncio.wait(wanted, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is None:
             delivery = self._outcome.result()
             if delivery is not None:
                 with suppress(ServiceBusError):  # its store is gone, and the lock with it
-                    fragment = self._gathering.find(delivery[1])
+                    fragment = self._multi_receiver.fragment_of_tag(delivery[1])
                     fragment.settlement.release(fragment.lock_numbers([delivery[1]]), ignore)
 
-    def _drained(self) -> None:
+    def _on_drained(self) -> None:
         if not self._outcome.done():
             self._outcome.set_result(None)
 
     # --- the fragment calls these -------------------------------------------------------------------------------------
 
     @property
-    def is_gone(self) -> bool:
+    def is_closed(self) -> bool:
         """Nobody is there to get anything; or it was got."""
-        return self._outcome.done() or self._caller.lost.done()
+        return self._outcome.done() or self._caller.closed.done()
 
     @property
-    def room(self) -> int:
+    def available_credit(self) -> int:
         """One, until it is there, or while a fragment of another process is asked for it."""
-        return 0 if self.is_gone else 1 - self._reserved
+        return 0 if self.is_closed else 1 - self._reserved_credit
 
-    def reserve(self, count: int) -> None:
+    def reserve_credit(self, count: int) -> None:
         """Its room is lent to a fragment of another process, or is not any more."""
-        self._reserved += count
+        self._reserved_credit += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
         """Here it is. To one who has gone it is not given (`room`), but for what was on its way from elsewhere."""
-        if self.is_gone:
+        if self.is_closed:
             return 0
         self._outcome.set_result(deliveries[0])
         return 1
 
-    def feed(self) -> None:
+    def request_messages(self) -> None:
         """There is room again."""
-        if not self.is_gone:
-            self._gathering.feed(self)
+        if not self.is_closed:
+            self._multi_receiver.dispatch_to(self)
 
-    def let_in(self) -> None:
+    def on_admitted(self) -> None:
         """A fragment of another process knows it."""
 
-    def entity_gone(self, error: ServiceBusError) -> None:
+    def force_detach(self, error: ServiceBusError) -> None:
         """The entity was deleted or disabled."""
         if not self._outcome.done():
             self._outcome.set_exception(error)
 
-    def session_lost(self, error: ServiceBusError) -> None:
+    def on_session_lock_lost(self, error: ServiceBusError) -> None:
         """There are no sessions here."""
-        self.entity_gone(error)
+        self.force_detach(error)

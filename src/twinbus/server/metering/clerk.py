@@ -23,167 +23,180 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.model.usage import BEGIN, END, HOUR_S, LOST, MINUTE_S, Head, UsageRow
-from twinbus.server.metering.journal import Journal
+from twinbus.model.usage import BEGIN, END, HOUR_S, LOST, MINUTE_S, JournalHead, UsageRow
+from twinbus.server.metering.journal import UsageJournal
 from twinbus.server.metering.meter import take_partial_rows, take_rows
-from twinbus.server.metering.roller import Roller
+from twinbus.server.metering.roller import RollupProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from twinbus.broker.clock import Clock, Timer, Timers
-    from twinbus.server.metering.counter import Counter
-    from twinbus.server.metering.meter import Meter
+    from twinbus.server.metering.counter import UsageCounter
+    from twinbus.server.metering.meter import UsageMeter
 
 log: Final = logging.getLogger(__name__)
 
-LONGEST_S: Final = 90.0
+MAX_WRITE_INTERVAL_S: Final = 90.0
 """What was counted is written after so long, whatever the wall clock says."""
-PARTIAL_S: Final = 0.75
+PARTIAL_INTERVAL_S: Final = 0.75
 """How often changes within a minute are written: with the write itself, a kill loses less than a second."""
-PARTIAL_SHARE: Final = 0.01
+PARTIAL_CPU_SHARE: Final = 0.01
 """How much of a processor that may take. With thousands of busy counters, changes are written less often."""
-STOP_S: Final = 3.0
+STOP_TIMEOUT_S: Final = 3.0
 """How long the last minute may take to be written."""
 _LIFE_BYTES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class UsageWriterConfig:
     """Where a clerk works."""
 
     folder: Path
     """`usage`, in the data directory."""
     namespace: str
-    process: int = 0
+    process_number: int = 0
     """Its number."""
-    processes: int = 1
+    process_count: int = 1
     """How many there are: journals of those that are no more are for the first one."""
-    days: int = 0
+    retention_days: int = 0
     """How long Parquet files are kept; 0 is for ever."""
 
 
-class Clerk:
+class UsageWriter:
     """Of one process."""
 
     def __init__(
-        self, meter: Meter, clock: Clock, timers: Timers, desk: Desk, run: Callable[[list[str]], object] | None = None
+        self,
+        meter: UsageMeter,
+        clock: Clock,
+        timers: Timers,
+        config: UsageWriterConfig,
+        run_rollup: Callable[[list[str]], object] | None = None,
     ) -> None:
         """Nothing is written yet. `run` is for tests: what is done in place of the program that rolls."""
         self.life = secrets.token_hex(_LIFE_BYTES)
         self._meter = meter
         self._clock = clock
         self._timers = timers
-        self._desk = desk
-        self._journal = Journal(desk.folder, namespace=desk.namespace, process=desk.process, life=self.life)
-        self._roller = Roller(desk.folder, desk.days, run)
-        self._marks: list[str] = []
+        self._config = config
+        self._journal = UsageJournal(
+            config.folder, namespace=config.namespace, process=config.process_number, life=self.life
+        )
+        self._rollup = RollupProcess(config.folder, config.retention_days, run_rollup)
+        self._pending_marks: list[str] = []
         """To be written with the next rows; of the thread that writes."""
         self._is_failing = False
-        self._minute = 0
-        self._written_s = 0.0
-        self._partial_from_s = 0.0
+        self._current_minute = 0
+        self._last_write_s = 0.0
+        self._next_partial_s = 0.0
         """No partial rows are written before: the last ones took long."""
-        self._partial_took_s = 0.0
-        self._partial_peak = -1
+        self._partial_duration_s = 0.0
+        self._partial_peak_connections = -1
         """The most connections, as the partial minute has them; of the thread that writes."""
-        self._rolled_hour = -1
+        self._last_rollup_hour = -1
         self._timer: Timer | None = None
         # One for each: what is written on a disk that is slow is followed by the next, never overtaken.
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metering")
-        self._rolls = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rolling")
-        self._writing: asyncio.Future[list[Counter]] | None = None
-        self._rolling: asyncio.Future[None] | None = None
+        self._write_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metering")
+        self._rollup_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rolling")
+        self._write_future: asyncio.Future[list[UsageCounter]] | None = None
+        self._rollup_future: asyncio.Future[None] | None = None
 
     # --- on the loop --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Say that a life begins, and write down each minute from now on."""
-        self._minute = self._this_minute()
-        self._write(self._minute, [], BEGIN)
-        self._look_soon()
+        self._current_minute = self._minute_now()
+        self._start_write(self._current_minute, [], BEGIN)
+        self._schedule_tick()
 
     async def close(self) -> None:
         """Write the last minute, and that it is the last."""
         if self._timer is not None:
             self._timer.cancel()
-        self._roller.stop()
-        await self._done(self._writing)
-        self._write(self._minute, self._meter.counters(), END)
-        await self._done(self._writing)
-        await self._done(self._rolling)
-        for threads in (self._writer, self._rolls):
+        self._rollup.stop()
+        await self._wait_for(self._write_future)
+        self._start_write(self._current_minute, self._meter.counters(), END)
+        await self._wait_for(self._write_future)
+        await self._wait_for(self._rollup_future)
+        for threads in (self._write_executor, self._rollup_executor):
             threads.shutdown(wait=False)
 
-    def _look_soon(self) -> None:
+    def _schedule_tick(self) -> None:
         wall_s = self._clock.wall_ms() / 1000
-        wait_s = min(PARTIAL_S, MINUTE_S - wall_s % MINUTE_S)
-        self._timer = self._timers.call_at(self._clock.monotonic_s() + wait_s, self._look)
+        wait_s = min(PARTIAL_INTERVAL_S, MINUTE_S - wall_s % MINUTE_S)
+        self._timer = self._timers.call_at(self._clock.monotonic_s() + wait_s, self._tick)
 
-    def _look(self) -> None:
-        now, since_s = self._this_minute(), self._clock.monotonic_s() - self._written_s
-        is_over = now > self._minute or since_s > LONGEST_S
-        if self._writing is None or self._writing.done():
+    def _tick(self) -> None:
+        now, since_s = self._minute_now(), self._clock.monotonic_s() - self._last_write_s
+        is_over = now > self._current_minute or since_s > MAX_WRITE_INTERVAL_S
+        if self._write_future is None or self._write_future.done():
             if is_over:
-                over, self._minute = self._minute, max(now, self._minute)
-                self._write(over, self._meter.counters())
-                self._roll(over)
-            elif self._clock.monotonic_s() >= self._partial_from_s:
-                self._write_partial()
-        self._look_soon()
+                over, self._current_minute = self._current_minute, max(now, self._current_minute)
+                self._start_write(over, self._meter.counters())
+                self._start_rollup(over)
+            elif self._clock.monotonic_s() >= self._next_partial_s:
+                self._start_partial_write()
+        self._schedule_tick()
 
-    def _this_minute(self) -> int:
+    def _minute_now(self) -> int:
         return self._clock.wall_ms() // 1000 // MINUTE_S * MINUTE_S
 
-    def _write(self, minute: int, counters: list[Counter], mark: str | None = None) -> None:
-        loop, connections = asyncio.get_running_loop(), self._meter.take_connections()
-        self._written_s = self._clock.monotonic_s()
-        self._writing = loop.run_in_executor(self._writer, self._put, minute, counters, connections, mark)
-        self._writing.add_done_callback(self._written)
+    def _start_write(self, minute: int, counters: list[UsageCounter], mark: str | None = None) -> None:
+        loop, connections = asyncio.get_running_loop(), self._meter.take_peak_connections()
+        self._last_write_s = self._clock.monotonic_s()
+        self._write_future = loop.run_in_executor(
+            self._write_executor, self._write_minute, minute, counters, connections, mark
+        )
+        self._write_future.add_done_callback(self._on_written)
 
-    def _write_partial(self) -> None:
-        loop, counters, peak = asyncio.get_running_loop(), self._meter.counters(), self._meter.most_connections
-        self._writing = loop.run_in_executor(self._writer, self._put_partial, self._minute, counters, peak)
-        self._writing.add_done_callback(self._written_partial)
+    def _start_partial_write(self) -> None:
+        loop, counters, peak = asyncio.get_running_loop(), self._meter.counters(), self._meter.peak_connections
+        self._write_future = loop.run_in_executor(
+            self._write_executor, self._write_partial_minute, self._current_minute, counters, peak
+        )
+        self._write_future.add_done_callback(self._on_partial_written)
 
-    def _written_partial(self, _writing: asyncio.Future[list[Counter]]) -> None:
-        pause_s = self._partial_took_s / PARTIAL_SHARE
-        self._partial_from_s = self._clock.monotonic_s() + pause_s if pause_s > PARTIAL_S else 0.0
+    def _on_partial_written(self, _future: asyncio.Future[list[UsageCounter]]) -> None:
+        pause_s = self._partial_duration_s / PARTIAL_CPU_SHARE
+        self._next_partial_s = self._clock.monotonic_s() + pause_s if pause_s > PARTIAL_INTERVAL_S else 0.0
 
-    def _written(self, writing: asyncio.Future[list[Counter]]) -> None:
-        if not writing.cancelled():
-            self._meter.forget(writing.result())
+    def _on_written(self, future: asyncio.Future[list[UsageCounter]]) -> None:
+        if not future.cancelled():
+            self._meter.remove_unused(future.result())
 
-    def _roll(self, minute: int) -> None:
+    def _start_rollup(self, minute: int) -> None:
         """What is of another hour becomes Parquet files: in the first minute of each, and what was left, in any."""
         hour = minute // HOUR_S * HOUR_S
-        if hour != self._rolled_hour and (self._rolling is None or self._rolling.done()):
-            self._rolled_hour = hour
+        if hour != self._last_rollup_hour and (self._rollup_future is None or self._rollup_future.done()):
+            self._last_rollup_hour = hour
             loop = asyncio.get_running_loop()
-            self._rolling = loop.run_in_executor(
-                self._rolls, self._roller.roll, functools.partial(self._is_finished, hour=hour)
+            self._rollup_future = loop.run_in_executor(
+                self._rollup_executor, self._rollup.roll_up, functools.partial(self._is_finished, hour=hour)
             )
 
-    async def _done(self, work: asyncio.Future[list[Counter]] | asyncio.Future[None] | None) -> None:
-        if work is not None and not work.done():
-            await asyncio.wait([work], timeout=STOP_S)
+    async def _wait_for(self, future: asyncio.Future[list[UsageCounter]] | asyncio.Future[None] | None) -> None:
+        if future is not None and not future.done():
+            await asyncio.wait([future], timeout=STOP_TIMEOUT_S)
 
     # --- on a thread --------------------------------------------------------------------------------------------------
 
-    def _put(self, minute: int, counters: list[Counter], connections: int, mark: str | None) -> list[Counter]:
+    def _write_minute(
+        self, minute: int, counters: list[UsageCounter], peak_connections: int, mark: str | None
+    ) -> list[UsageCounter]:
         """Write what was counted; those counters in which nothing was."""
         rows, quiet = take_rows(counters, minute)
-        self._partial_peak = -1
+        self._partial_peak_connections = -1
         if mark is not None:
-            self._marks.append(mark)
-        marks = [UsageRow(minute=minute, mark=mark) for mark in self._marks]
+            self._pending_marks.append(mark)
+        marks = [UsageRow(minute=minute, mark=mark) for mark in self._pending_marks]
         try:
-            self._journal.append([*marks, UsageRow(minute=minute, connections=connections), *rows], minute)
+            self._journal.append([*marks, UsageRow(minute=minute, connections=peak_connections), *rows], minute)
         except OSError as error:
-            self._note_failure(error)
+            self._on_write_failed(error)
         else:
-            self._marks.clear()
+            self._pending_marks.clear()
             if mark == END:
                 self._journal.remove_partial()
             if self._is_failing:
@@ -191,26 +204,28 @@ class Clerk:
                 log.info("usage is written again")
         return quiet
 
-    def _put_partial(self, minute: int, counters: list[Counter], peak: int) -> list[Counter]:
+    def _write_partial_minute(
+        self, minute: int, counters: list[UsageCounter], peak_connections: int
+    ) -> list[UsageCounter]:
         """Write the changes since the last call; changes that cannot be written are tried again with the next ones."""
         began_s = time.thread_time()
         rows = take_partial_rows(counters, minute)
-        if peak > self._partial_peak:
-            rows.append(UsageRow(minute=minute, connections=peak))
+        if peak_connections > self._partial_peak_connections:
+            rows.append(UsageRow(minute=minute, connections=peak_connections))
         if rows:
             try:
                 self._journal.append_partial(rows, minute)
-                self._partial_peak = max(peak, self._partial_peak)
+                self._partial_peak_connections = max(peak_connections, self._partial_peak_connections)
             except OSError:  # it is said when the minute cannot be written, either
-                self._partial_peak = -1
+                self._partial_peak_connections = -1
                 for one in counters:
-                    one.forget_partial()
-        self._partial_took_s = time.thread_time() - began_s
+                    one.reset_partial()
+        self._partial_duration_s = time.thread_time() - began_s
         return []
 
-    def _note_failure(self, error: OSError) -> None:
-        if LOST not in self._marks:
-            self._marks.append(LOST)
+    def _on_write_failed(self, error: OSError) -> None:
+        if LOST not in self._pending_marks:
+            self._pending_marks.append(LOST)
         if not self._is_failing:
             self._is_failing = True
             log.warning("what clients use is not written down, and lost: %s", error)
@@ -224,6 +239,10 @@ class Clerk:
         if not number.isdigit():
             return False
         if rest.startswith(f"{self.life}-"):
-            now = Head(namespace=self._desk.namespace, process=self._desk.process, life=self.life, hour=hour)
+            now = JournalHead(
+                namespace=self._config.namespace, process=self._config.process_number, life=self.life, hour=hour
+            )
             return path.name < now.journal_name
-        return int(number) == self._desk.process or (not self._desk.process and int(number) >= self._desk.processes)
+        return int(number) == self._config.process_number or (
+            not self._config.process_number and int(number) >= self._config.process_count
+        )

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message
-from twinbus.amqp.outline import binaries_of
+from twinbus.amqp.outline import data_of
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE, is_ping
 from twinbus.model.usage import units_of
 
 if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
 
-UNIT: Final = 65_536
+CHARGE_UNIT_BYTES: Final = 65_536
 """`model.usage.UNIT_BYTES`; written out, it is a number where this is compiled."""
-_PING: Final = PING_CONTENT_TYPE.encode()
+_PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 
 
-class Counter:
+class UsageCounter:
     """Of one client at one entity."""
 
     def __init__(self, entity: str = "", client: str = "") -> None:
         """Nothing is counted yet."""
         self.entity = entity
         self.client = client
-        self.users = 0
+        self.user_count = 0
         """Connections that may still count here."""
         self.sends = 0
         self.send_units = 0
@@ -49,8 +49,8 @@ class Counter:
         self.schedules = 0
         self.management = 0
         self.forwards = 0
-        self._taken = self.counts()
-        self._taken_partial = self._taken
+        self._last_counts = self.counts()
+        self._last_partial_counts = self._last_counts
 
     def counts(self) -> tuple[int, ...]:
         """All of them, in the order of `model.usage.COUNTS`; connections are not counted here."""
@@ -75,29 +75,29 @@ class Counter:
         )
 
     @property
-    def is_quiet(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Nothing was counted since the last time."""
-        return self.counts() == self._taken
+        return self.counts() == self._last_counts
 
-    def take(self) -> tuple[int, ...] | None:
+    def take_delta(self) -> tuple[int, ...] | None:
         """What was counted since the last time; None where nothing was."""
-        before, now = self._taken, self.counts()
+        before, now = self._last_counts, self.counts()
         if now == before:
             return None
-        self._taken = self._taken_partial = now
+        self._last_counts = self._last_partial_counts = now
         return tuple([number - old for number, old in zip(now, before, strict=True)])
 
-    def take_partial(self) -> tuple[int, ...] | None:
+    def take_partial_delta(self) -> tuple[int, ...] | None:
         """What was counted since this was last asked, within a minute; `take` still gives all of the minute."""
-        before, now = self._taken_partial, self.counts()
+        before, now = self._last_partial_counts, self.counts()
         if now == before:
             return None
-        self._taken_partial = now
+        self._last_partial_counts = now
         return tuple([number - old for number, old in zip(now, before, strict=True)])
 
-    def forget_partial(self) -> None:
+    def reset_partial(self) -> None:
         """Let `take_partial` start over with the minute: what it gave could not be written."""
-        self._taken_partial = self._taken
+        self._last_partial_counts = self._last_counts
 
     # --- what is counted ----------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Counter:
         for payload, _ in deliveries:
             length = len(payload)
             size += length
-            units += 1 if length <= UNIT else units_in(payload)
+            units += 1 if length <= CHARGE_UNIT_BYTES else units_of_message(payload)
         self.receives += len(deliveries)
         self.receive_units += units
         self.receive_bytes += size
@@ -116,40 +116,40 @@ class Counter:
         """Messages were shown, on a link."""
         units = 0
         for payload, _ in deliveries:
-            units += 1 if len(payload) <= UNIT else units_in(payload)
+            units += 1 if len(payload) <= CHARGE_UNIT_BYTES else units_of_message(payload)
         self.peeks += units
 
     def add_sends(self, payloads: list[bytes]) -> None:
         """Messages were accepted, none of them a batch."""
         self.sends += len(payloads)
-        self.send_units += sum([units_in(payload) for payload in payloads])
+        self.send_units += sum([units_of_message(payload) for payload in payloads])
         self.send_bytes += sum([len(payload) for payload in payloads])
 
 
-def units_in(payload: bytes) -> int:
+def units_of_message(payload: bytes) -> int:
     """How often an operation on a message is charged.
 
     What counts is what its sender wrote: what is added to it on the way makes it no dearer to receive than to send.
     """
-    return 1 if len(payload) <= UNIT else units_of(len(Message(payload).bare()))
+    return 1 if len(payload) <= CHARGE_UNIT_BYTES else units_of(len(Message(payload).bare()))
 
 
-def further_units(payload: bytes, message_format: int) -> int:
+def extra_units(payload: bytes, message_format: int) -> int:
     """How often sending a message, or the messages of a batch, is charged beyond once for each."""
-    return sum([units_in(message) - 1 for message in messages_in(payload, message_format)])
+    return sum([units_of_message(message) - 1 for message in split_batch(payload, message_format)])
 
 
-def messages_in(payload: bytes, message_format: int) -> list[bytes]:
+def split_batch(payload: bytes, message_format: int) -> list[bytes]:
     """Of a batch, or the one it is."""
     if message_format != BATCH_FORMAT:
         return [payload]
-    messages = binaries_of(payload)
+    messages = data_of(payload)
     return Message(payload).data if messages is None else messages
 
 
-def seems_ping(payload: bytes) -> bool:
+def looks_like_ping(payload: bytes) -> bool:
     """A message that was refused was a ping, as far as it can be read."""
     try:
-        return _PING in payload and is_ping(Message(payload))
+        return _PING_BYTES in payload and is_ping(Message(payload))
     except DecodeError:
         return False

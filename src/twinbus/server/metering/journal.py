@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from twinbus.model.usage import HOUR_S, Head, PartialHead, partial_of, whole_bytes, write_frame
+from twinbus.model.usage import HOUR_S, JournalHead, PartialMinuteHead, complete_bytes, partial_minute_path, write_frame
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twinbus.model.usage import UsageRow
 
 
-class Journal:
+class UsageJournal:
     """Of one life."""
 
     def __init__(self, folder: Path, *, namespace: str, process: int, life: str) -> None:
@@ -33,37 +33,37 @@ class Journal:
         self._process = process
         self._life = life
         self._hour = -1
-        self._frames = _FrameFile()
-        self._partial = _FrameFile()
+        self._minute_file = _FrameFile()
+        self._partial_file = _FrameFile()
         self._partial_path: Path | None = None
 
     def append(self, rows: list[UsageRow], minute: int) -> None:
         """Write what a minute came to; when this returns, it is on the disk. OSError, and nothing is written."""
         self._open_hour(minute)
-        self._frames.append(write_frame(rows), syncs=True)
-        self._partial.rewind()
+        self._minute_file.append(write_frame(rows), sync=True)
+        self._partial_file.rewind()
 
     def append_partial(self, rows: list[UsageRow], minute: int) -> None:
         """Write what was added within a minute; a kill does not lose it. OSError: nothing of the minute is kept."""
         self._open_hour(minute)
         frame = write_frame(rows)
-        if not self._partial.length:
-            frame = write_frame(PartialHead(after=self._frames.length)) + frame
+        if not self._partial_file.length:
+            frame = write_frame(PartialMinuteHead(after=self._minute_file.length)) + frame
         try:
-            self._partial.append(frame, syncs=False)
+            self._partial_file.append(frame, sync=False)
         except OSError:
-            self._partial.rewind()
+            self._partial_file.rewind()
             raise
 
     def close(self) -> None:
         """Nothing more is written."""
-        self._frames.close()
-        self._partial.close()
+        self._minute_file.close()
+        self._partial_file.close()
         self._hour = -1
 
     def remove_partial(self) -> None:
         """The journal has everything."""
-        self._partial.close()
+        self._partial_file.close()
         if self._partial_path is not None:
             self._partial_path.unlink(missing_ok=True)
             self._partial_path = None
@@ -73,19 +73,19 @@ class Journal:
         if hour != self._hour:
             self.close()
             self.remove_partial()
-            self._open(hour)
+            self._open_files(hour)
 
-    def _open(self, hour: int) -> None:
-        head = Head(namespace=self._namespace, process=self._process, life=self._life, hour=hour)
+    def _open_files(self, hour: int) -> None:
+        head = JournalHead(namespace=self._namespace, process=self._process, life=self._life, hour=hour)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / head.journal_name
         try:
-            self._frames.open(path)
-            self._frames.length = whole_bytes(path)  # it may be there, from an attempt that failed
-            if not self._frames.length:
-                self._frames.append(write_frame(head), syncs=True)
-            self._partial_path = partial_of(path)
-            self._partial.open(self._partial_path)
+            self._minute_file.open(path)
+            self._minute_file.length = complete_bytes(path)  # it may be there, from an attempt that failed
+            if not self._minute_file.length:
+                self._minute_file.append(write_frame(head), sync=True)
+            self._partial_path = partial_minute_path(path)
+            self._partial_file.open(self._partial_path)
         except OSError:
             self.close()
             raise
@@ -98,19 +98,19 @@ class _FrameFile:
     def __init__(self) -> None:
         self.length = 0
         """Where the next frame begins."""
-        self._file = -1
+        self._descriptor = -1
 
     def open(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.length = 0
 
-    def append(self, frame: bytes, *, syncs: bool) -> None:
-        os.ftruncate(self._file, self.length)
+    def append(self, frame: bytes, *, sync: bool) -> None:
+        os.ftruncate(self._descriptor, self.length)
         written = 0
         while written < len(frame):
-            written += os.pwrite(self._file, frame[written:], self.length + written)
-        if syncs:
-            os.fsync(self._file)
+            written += os.pwrite(self._descriptor, frame[written:], self.length + written)
+        if sync:
+            os.fsync(self._descriptor)
         self.length += written
 
     def rewind(self) -> None:
@@ -118,6 +118,6 @@ class _FrameFile:
         self.length = 0
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1

@@ -22,8 +22,8 @@ from typing import Final
 
 from twinbus.model.usage import JOURNAL_SUFFIX, PARTIAL_SUFFIX, JournalUnreadable
 
-FAILED: Final = 1
-NO_PYARROW: Final = 3
+EXIT_FAILED: Final = 1
+EXIT_NO_PYARROW: Final = 3
 UNREADABLE_SUFFIX: Final = ".unreadable"
 _NICENESS: Final = 10
 
@@ -36,11 +36,11 @@ def main(arguments: list[str]) -> int:
         from twinbus.server.metering import hours  # noqa: PLC0415  # it needs pyarrow
     except ImportError as error:
         sys.stderr.write(f"{error}\n")
-        return NO_PYARROW
+        return EXIT_NO_PYARROW
     code = 0
     for journal in map(Path, journals):
         try:
-            hours.roll(Path(folder), journal)
+            hours.convert_journal(Path(folder), journal)
         except JournalUnreadable as error:
             sys.stderr.write(f"{error}: it is put aside\n")
             journal.rename(journal.with_suffix(UNREADABLE_SUFFIX))
@@ -48,23 +48,23 @@ def main(arguments: list[str]) -> int:
             continue  # somebody else has done it
         except OSError as error:
             sys.stderr.write(f"{journal} cannot be made a Parquet file: {error}\n")
-            code = FAILED
-    remove_orphans(Path(folder))
+            code = EXIT_FAILED
+    remove_orphan_partials(Path(folder))
     if int(days):
-        remove_older(Path(folder), int(days), dt.datetime.now(dt.UTC).date())
+        remove_expired(Path(folder), int(days), dt.datetime.now(dt.UTC).date())
     return code
 
 
-def remove_orphans(folder: Path) -> None:
+def remove_orphan_partials(folder: Path) -> None:
     """Delete partial minutes whose journals are Parquet files: a power cut came between the two removals."""
     for partial in folder.glob(f"*{PARTIAL_SUFFIX}"):
         if not partial.with_suffix(JOURNAL_SUFFIX).exists():  # a journal is made before its partial minute
             partial.unlink(missing_ok=True)
 
 
-def remove_older(folder: Path, days: int, today: dt.date) -> None:
+def remove_expired(folder: Path, retention_days: int, today: dt.date) -> None:
     """Delete the Parquet files of dates more than so many days ago."""
-    first = today - dt.timedelta(days=days)
+    first = today - dt.timedelta(days=retention_days)
     for found in folder.glob("namespace=*/date=*"):
         with suppress(ValueError):  # no date, so none of ours
             if dt.date.fromisoformat(found.name.removeprefix("date=")) < first:

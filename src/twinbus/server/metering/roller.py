@@ -11,8 +11,8 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.usage import JOURNAL_SUFFIX
-from twinbus.server.metering.roll import NO_PYARROW
-from twinbus.server.process import python
+from twinbus.server.metering.roll import EXIT_NO_PYARROW
+from twinbus.server.process import python_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,30 +20,32 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-AT_ONCE: Final = 500
+MAX_JOURNALS_PER_ROLLUP: Final = 500
 """Journals of one run; more are left by servers that were killed that often, and wait an hour."""
-LONGEST_S: Final = 1_800.0
+ROLLUP_TIMEOUT_S: Final = 1_800.0
 
 
-class Roller:
+class RollupProcess:
     """Of one clerk."""
 
-    def __init__(self, folder: Path, days: int, run: Callable[[list[str]], object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, retention_days: int, run_rollup: Callable[[list[str]], object] | None = None
+    ) -> None:
         """`run` is what is done in place of the program."""
         self._folder = folder
-        self._days = days
-        self._run = run or self._run_program
-        self._can = True
+        self._retention_days = retention_days
+        self._run_rollup = run_rollup or self._run_program
+        self._has_pyarrow = True
         """... as far as is known: pyarrow is there."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
 
-    def roll(self, is_finished: Callable[[Path], bool]) -> None:
+    def roll_up(self, is_finished: Callable[[Path], bool]) -> None:
         """Make Parquet files of all journals that are finished. Takes as long as that does."""
-        found = sorted(filter(is_finished, self._folder.glob(f"*{JOURNAL_SUFFIX}")))[:AT_ONCE]
-        if found and self._can:
-            self._run([str(self._folder), str(self._days), *map(str, found)])
+        found = sorted(filter(is_finished, self._folder.glob(f"*{JOURNAL_SUFFIX}")))[:MAX_JOURNALS_PER_ROLLUP]
+        if found and self._has_pyarrow:
+            self._run_rollup([str(self._folder), str(self._retention_days), *map(str, found)])
 
     def stop(self) -> None:
         """Do not wait for it any more: what it has not done is done at the next start."""
@@ -58,7 +60,7 @@ class Roller:
                 return
             try:
                 process = self._process = subprocess.Popen(  # noqa: S603  # the program is ours
-                    [*python(), "-m", "twinbus.server.metering.roll", *arguments],
+                    [*python_command(), "-m", "twinbus.server.metering.roll", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
@@ -68,17 +70,17 @@ class Roller:
                 log.warning("journals of usage stay: the program that makes Parquet files cannot run: %s", error)
                 return
         try:
-            _, said = process.communicate(timeout=LONGEST_S)
+            _, said = process.communicate(timeout=ROLLUP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             _, said = process.communicate()
         self._process = None
         if not self._is_stopped:
-            self._heed(process.returncode, said.decode("utf-8", "replace").strip())
+            self._on_exit(process.returncode, said.decode("utf-8", "replace").strip())
 
-    def _heed(self, code: int, said: str) -> None:
-        if code == NO_PYARROW:
-            self._can = False
+    def _on_exit(self, exit_code: int, output: str) -> None:
+        if exit_code == EXIT_NO_PYARROW:
+            self._has_pyarrow = False
             log.info("journals of usage stay as they are, without pyarrow: pip install twinbus[metering]")
-        elif code or said:
-            log.warning("journals of usage: %s", said.splitlines()[-1] if said else f"exit code {code}")
+        elif exit_code or output:
+            log.warning("journals of usage: %s", output.splitlines()[-1] if output else f"exit code {exit_code}")

@@ -13,7 +13,7 @@ from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 
 MAX_ITEMS: Final = 10_000
 """Tokens or sequence numbers in one request."""
-SEQUENCE_MAX: Final = 2**63 - 1
+MAX_SEQUENCE_NUMBER: Final = 2**63 - 1
 
 
 class Arguments:
@@ -31,25 +31,25 @@ class Arguments:
         """All that it says."""
         return self._values
 
-    def but(self, **others: object) -> Arguments:
+    def with_changes(self, **changes: object) -> Arguments:
         """The same, but for these, which are there instead."""
-        values: dict[object, object] = self._values | dict[object, object](others)
+        values: dict[object, object] = self._values | dict[object, object](changes)
         return Arguments(values, max_id_characters=self._max_id_characters)
 
     def has(self, name: str) -> bool:
         """It is there, and is not null."""
         return self._values.get(name) is not None
 
-    def number(self, name: str, *, lowest: int, default: int | None = None) -> int:
+    def whole_number(self, name: str, *, minimum: int, default: int | None = None) -> int:
         """A whole number."""
         found = self._values.get(name)
         if found is None and default is not None:
             return default
-        if not isinstance(found, int) or isinstance(found, bool) or found < lowest:
-            raise InvalidArgument(f"{name} is {found!r:.60}; it is a whole number from {lowest} on")
+        if not isinstance(found, int) or isinstance(found, bool) or found < minimum:
+            raise InvalidArgument(f"{name} is {found!r:.60}; it is a whole number from {minimum} on")
         return int(found)
 
-    def flag(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         """True or false; false if it is not there."""
         found = self._values.get(name)
         if found is not None and not isinstance(found, bool):
@@ -88,27 +88,27 @@ class Arguments:
             raise InvalidArgument(f"{name} is {found!r:.60}; it is a map")
         return found
 
-    def part(self, name: str) -> Arguments:
+    def nested(self, name: str) -> Arguments:
         """A map that has to be there."""
         return Arguments(self._values.get(name), max_id_characters=self._max_id_characters, name=name)
 
-    def texts(self, name: str, *, most: int) -> list[str]:
+    def text_list(self, name: str, *, max_items: int) -> list[str]:
         """A list of strings, which may be empty."""
         found = self._values.get(name)
         items = found.items if isinstance(found, Array) else found
-        if not isinstance(items, list | tuple) or len(items) > most:
-            raise InvalidArgument(f"{name} is {found!r:.60}; it is a list of at most {most} strings")
+        if not isinstance(items, list | tuple) or len(items) > max_items:
+            raise InvalidArgument(f"{name} is {found!r:.60}; it is a list of at most {max_items} strings")
         texts = [item for item in items if isinstance(item, str)]
         if len(texts) < len(items):
             raise InvalidArgument(f"{name} has an item that is no string")
         return texts
 
-    def maps(self, name: str) -> list[Arguments]:
+    def nested_list(self, name: str) -> list[Arguments]:
         """A list of maps."""
         most, item_name = self._max_id_characters, f"an item of {name}"
         return [Arguments(item, max_id_characters=most, name=item_name) for item in self._items(name)]
 
-    def tokens(self) -> list[uuid.UUID]:
+    def lock_tokens(self) -> list[uuid.UUID]:
         """Lock tokens, each once."""
         found = self._items("lock-tokens")
         tokens = [token for token in found if isinstance(token, uuid.UUID)]
@@ -126,7 +126,7 @@ class Arguments:
             raise InvalidArgument("sequence-numbers is an array of whole numbers")
         if len(set(numbers)) < len(numbers):
             raise InvalidArgument("sequence-numbers has a number twice")
-        if min(numbers) < 1 or max(numbers) > SEQUENCE_MAX:
+        if min(numbers) < 1 or max(numbers) > MAX_SEQUENCE_NUMBER:
             raise InvalidArgument("sequence-numbers are from 1 on, below 2^63")
         return numbers
 

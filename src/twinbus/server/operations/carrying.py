@@ -15,12 +15,12 @@ from twinbus.broker.ports.peer_protocol import (
     BatchDelete,
     CancelScheduled,
     CompleteUpTo,
-    DeleteByNumber,
+    DeleteBySequenceNumber,
     FindScheduled,
     GetSessionState,
     ListFragments,
     ListSessions,
-    Manage,
+    ManagementCall,
     PeekMessages,
     Purge,
     ReceiveDeferred,
@@ -40,62 +40,68 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.server.operations.arguments import Arguments
-    from twinbus.server.operations.subject import Subject
-    from twinbus.server.requests import Reply
+    from twinbus.server.operations.subject import RequestContext
+    from twinbus.server.requests import OnReply
 
-    Operation: TypeAlias = Callable[[Subject, Arguments, Reply], None]
+    ManagementOperation: TypeAlias = Callable[[RequestContext, Arguments, OnReply], None]
 
-BY_MESSAGE: Final[dict[type[Manage], Operation]] = {
+OPERATION_BY_MESSAGE: Final[dict[type[ManagementCall], ManagementOperation]] = {
     PeekMessages: messages.peek,
-    CancelScheduled: messages.cancel,
+    CancelScheduled: messages.cancel_scheduled,
     FindScheduled: messages.find_scheduled,
     RenewLocks: messages.renew_lock,
     ReceiveDeferred: messages.receive_deferred,
     UpdateDisposition: messages.update_disposition,
-    RenewSession: sessions.renew,
-    SetSessionState: sessions.set_state,
-    GetSessionState: sessions.get_state,
+    RenewSession: sessions.renew_session_lock,
+    SetSessionState: sessions.set_session_state,
+    GetSessionState: sessions.get_session_state,
     ListSessions: sessions.list_sessions,
     BatchDelete: removals.batch_delete,
     Purge: removals.purge,
-    DeleteByNumber: removals.delete_numbers,
+    DeleteBySequenceNumber: removals.delete_by_sequence_number,
     Resubmit: removals.resubmit,
     CompleteUpTo: removals.complete_up_to,
     ListFragments: removals.list_fragments,
     Withhold: withholding.withhold,
 }
 """What the owner of a fragment does when another process asks for it."""
-_MESSAGES: Final = {operation: message for message, operation in BY_MESSAGE.items()}
+_MESSAGE_BY_OPERATION: Final = {operation: message for message, operation in OPERATION_BY_MESSAGE.items()}
 
 
-def carry_out(operation: Operation, subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def run_operation(
+    operation: ManagementOperation, context: RequestContext, arguments: Arguments, on_reply: OnReply
+) -> None:
     """Carry out an operation where its fragment is; one that concerns no fragment, here. StoreUnavailable."""
-    act = partial(operation, subject, arguments, reply)
-    kind = _MESSAGES.get(operation)
+    act = partial(operation, context, arguments, on_reply)
+    kind = _MESSAGE_BY_OPERATION.get(operation)
     if kind is None:
         act()
     else:
-        carry(kind, subject, arguments, reply, act)
+        run_at_owner(kind, context, arguments, on_reply, act)
 
 
-def carry(
-    kind: type[Manage],
-    subject: Subject,
+def run_at_owner(
+    message_type: type[ManagementCall],
+    context: RequestContext,
     arguments: Arguments,
-    reply: Reply,
-    act: Callable[[], None],
-    transaction: int = 0,
+    on_reply: OnReply,
+    run_locally: Callable[[], None],
+    transaction_id: int = 0,
 ) -> None:
     """Have something done by the owner of a fragment: by `act` if that is this process, else as the message asks."""
 
     def answered(response: bytes | ServiceBusError) -> None:
         if isinstance(response, ServiceBusError):
-            reply(failure(response))
+            on_reply(failure(response))
         else:
             properties, body = cast("tuple[dict[str, Any], object]", decode(response)[0])
-            reply(Response(properties, body))
+            on_reply(Response(properties, body))
 
     request = ManagementRequest(
-        kind, lambda: encode(arguments.body), answered, client=subject.client, transaction=transaction
+        message_type,
+        lambda: encode(arguments.body),
+        answered,
+        client_id=context.client_id,
+        transaction_id=transaction_id,
     )
-    subject.fragment.manage(request, act)
+    context.fragment.manage(request, run_locally)

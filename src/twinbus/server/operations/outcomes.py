@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int, Symbol
 from twinbus.model.errors import DiskFull, ServiceBusError
-from twinbus.server.answers import ERROR, FRAGMENT, MAY_HAVE_HAPPENED
+from twinbus.server.answers import INFO_ERROR, INFO_FRAGMENT, INFO_MAY_HAVE_HAPPENED
 from twinbus.server.requests import Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from twinbus.server.requests import Reply
+    from twinbus.server.requests import OnReply
 
-_OK: Final = 200
-_NO_CONTENT: Final = 204
-_tasks: Final[set[asyncio.Task[None]]] = set()
+_STATUS_OK: Final = 200
+_STATUS_NO_CONTENT: Final = 204
+_running_tasks: Final[set[asyncio.Task[None]]] = set()
 """What is being done: the loop keeps no task that nobody else does."""
 
 
 def success(body: dict[str, object]) -> Response:
     """It was done."""
-    return Response({"statusCode": Int(_OK), "statusDescription": "OK"}, body)
+    return Response({"statusCode": Int(_STATUS_OK), "statusDescription": "OK"}, body)
 
 
-def nothing(body: dict[str, object] | None = None) -> Response:
+def no_content(body: dict[str, object] | None = None) -> Response:
     """There is nothing."""
-    return Response({"statusCode": Int(_NO_CONTENT), "statusDescription": "No Content"}, body or {})
+    return Response({"statusCode": Int(_STATUS_NO_CONTENT), "statusDescription": "No Content"}, body or {})
 
 
 def failure(error: ServiceBusError) -> Response:
@@ -39,28 +39,28 @@ def failure(error: ServiceBusError) -> Response:
         "errorCondition": Symbol(error.condition),
     }
     if isinstance(error, DiskFull):
-        properties[ERROR] = DiskFull.__name__
+        properties[INFO_ERROR] = DiskFull.__name__
     if error.fragment is not None:
-        properties[FRAGMENT] = error.fragment
+        properties[INFO_FRAGMENT] = error.fragment
     if error.may_have_happened is not type(error).may_have_happened:
-        properties[MAY_HAVE_HAPPENED] = error.may_have_happened
+        properties[INFO_MAY_HAVE_HAPPENED] = error.may_have_happened
     return Response(properties, {})
 
 
-def done(reply: Reply) -> Callable[[ServiceBusError | None], None]:
+def reply_on_done(on_reply: OnReply) -> Callable[[ServiceBusError | None], None]:
     """Answers when something is on disk, or is not."""
-    return lambda error: reply(success({}) if error is None else failure(error))
+    return lambda error: on_reply(success({}) if error is None else failure(error))
 
 
-def carry_out(work: Coroutine[None, None, dict[str, object]], reply: Reply) -> None:
+def run_and_reply(operation: Coroutine[None, None, dict[str, object]], on_reply: OnReply) -> None:
     """Do something that takes more than a turn of the loop, and answer then."""
 
     async def run() -> None:
         try:
-            reply(success(await work))
+            on_reply(success(await operation))
         except ServiceBusError as error:
-            reply(failure(error))
+            on_reply(failure(error))
 
     task = asyncio.get_running_loop().create_task(run())
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    _running_tasks.add(task)
+    task.add_done_callback(_running_tasks.discard)

@@ -23,142 +23,150 @@ from twinbus.model.annotations import ENQUEUED_TIME, SEQUENCE_NUMBER
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 from twinbus.server.operations import messages
-from twinbus.server.operations.outcomes import failure, nothing, success
+from twinbus.server.operations.outcomes import failure, no_content, success
 
 if TYPE_CHECKING:
     from twinbus.server.operations.arguments import Arguments
-    from twinbus.server.operations.subject import Subject
-    from twinbus.server.requests import Reply
+    from twinbus.server.operations.subject import RequestContext
+    from twinbus.server.requests import OnReply
 
 
-class Place(NamedTuple):
+class PeekPosition(NamedTuple):
     """Of a message in the order of all."""
 
     enqueued_ms: int
     fragment: int
-    sequence: int
+    sequence_number: int
 
 
-class Peeking:
+class PartitionedPeek:
     """One page."""
 
-    def __init__(self, subject: Subject, arguments: Arguments, reply: Reply) -> None:
+    def __init__(self, context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
         """InvalidArgument."""
-        self._subject = subject
-        self._reply = reply
-        self._omits_bodies = arguments.flag("omit-message-body")
-        self._start = arguments.number("from-sequence-number", lowest=-(2**63))
-        self._count = min(arguments.number("message-count", lowest=1), messages.PEEK_MAX_COUNT)
-        self._deferred_only = messages.only_deferred(arguments)
-        self._is_by_age = subject.sub_queue is SubQueue.MAIN
-        self._found: dict[int, list[bytes] | ServiceBusError] = {}
-        self._reach: list[Place] = []
+        self._context = context
+        self._on_reply = on_reply
+        self._omits_bodies = arguments.boolean("omit-message-body")
+        self._from_sequence_number = arguments.whole_number("from-sequence-number", minimum=-(2**63))
+        self._max_count = min(arguments.whole_number("message-count", minimum=1), messages.MAX_PEEK_COUNT)
+        self._deferred_only = messages.wants_deferred_only(arguments)
+        self._is_ordered_by_time = context.sub_queue is SubQueue.MAIN
+        self._pages: dict[int, list[bytes] | ServiceBusError] = {}
+        self._last_positions: list[PeekPosition] = []
         """Of each fragment that may have more than was read of it: the last that was."""
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Find the place, and look from there."""
-        fragment = fragment_of_sequence(self._start)
-        if self._start <= 1 or fragment >= len(self._subject.parts):
-            self._look(Place(0, 0, 0))
+        fragment = fragment_of_sequence(self._from_sequence_number)
+        if self._from_sequence_number <= 1 or fragment >= len(self._context.per_fragment):
+            self._peek_all(PeekPosition(0, 0, 0))
             return
-        ended_ms = self._subject.receivable.page_ends.get((self._subject.sub_queue, self._start - 1))
+        ended_ms = self._context.receivable.page_ends.get((self._context.sub_queue, self._from_sequence_number - 1))
         if ended_ms is not None:
-            self._look(Place(ended_ms, fragment, self._start))
+            self._peek_all(PeekPosition(ended_ms, fragment, self._from_sequence_number))
             return
 
-        if not self._is_by_age:
-            self._look(Place(0, fragment, self._start))
+        if not self._is_ordered_by_time:
+            self._peek_all(PeekPosition(0, fragment, self._from_sequence_number))
             return
 
         def found(page: list[bytes] | ServiceBusError) -> None:
             if isinstance(page, ServiceBusError):
-                self._reply(failure(page))
+                self._on_reply(failure(page))
             elif not page:
-                latest_ms = self._subject.parts[fragment].fragment.browsing.latest_ms
-                self._look(Place(latest_ms, fragment, self._start))
+                latest_ms = self._context.per_fragment[fragment].fragment.browser.last_enqueued_ms
+                self._peek_all(PeekPosition(latest_ms, fragment, self._from_sequence_number))
             else:
-                self._look(Place(self._place_of(page[0]).enqueued_ms, fragment, self._start))
+                self._peek_all(
+                    PeekPosition(self._position_of(page[0]).enqueued_ms, fragment, self._from_sequence_number)
+                )
 
-        self._peek(fragment, self._start - 1, 1, found)
+        self._peek_page(fragment, self._from_sequence_number - 1, 1, found)
 
-    def _look(self, place: Place) -> None:
-        for number, part in enumerate(self._subject.parts):
-            if number == place.fragment:
-                self._peek_into(number, place.sequence, place)
-            elif not place.enqueued_ms and number < place.fragment:
-                self._take(number, [], place)
-            elif not place.enqueued_ms:
-                self._peek_into(number, 0, place)
+    def _peek_all(self, position: PeekPosition) -> None:
+        for number, part in enumerate(self._context.per_fragment):
+            if number == position.fragment:
+                self._peek_fragment(number, position.sequence_number, position)
+            elif not position.enqueued_ms and number < position.fragment:
+                self._on_page(number, [], position)
+            elif not position.enqueued_ms:
+                self._peek_fragment(number, 0, position)
             else:
                 # Of the same time, those of a fragment before its own are before it: there may be more than a page.
-                since_ms = place.enqueued_ms + (number < place.fragment)
+                since_ms = position.enqueued_ms + (number < position.fragment)
                 try:
-                    part.fragment.browsing.find_time(since_ms, partial(self._entered, number, place))
+                    part.fragment.browser.find_by_enqueued_time(
+                        since_ms, partial(self._on_start_found, number, position)
+                    )
                 except ServiceBusError as error:
-                    self._take(number, error, place)
+                    self._on_page(number, error, position)
 
-    def _entered(self, number: int, place: Place, start: int | ServiceBusError) -> None:
+    def _on_start_found(self, fragment_number: int, position: PeekPosition, start: int | ServiceBusError) -> None:
         if isinstance(start, ServiceBusError):
-            self._take(number, start, place)
+            self._on_page(fragment_number, start, position)
         else:
-            self._peek_into(number, start, place)
+            self._peek_fragment(fragment_number, start, position)
 
-    def _peek_into(self, number: int, start: int, place: Place) -> None:
+    def _peek_fragment(self, fragment_number: int, start: int, position: PeekPosition) -> None:
         def read(page: list[bytes] | ServiceBusError) -> None:
-            if isinstance(page, list) and (len(page) == self._count or sum(map(len, page)) > messages.PEEK_MAX_BYTES):
-                self._reach.append(self._place_of(page[-1]))
-            self._take(number, page, place)
+            if isinstance(page, list) and (
+                len(page) == self._max_count or sum(map(len, page)) > messages.MAX_PEEK_BYTES
+            ):
+                self._last_positions.append(self._position_of(page[-1]))
+            self._on_page(fragment_number, page, position)
 
-        self._peek(number, start, self._count, read)
+        self._peek_page(fragment_number, start, self._max_count, read)
 
-    def _peek(self, number: int, start: int, count: int, done: messages.Peeked) -> None:
-        browsing = self._subject.parts[number].fragment.browsing
+    def _peek_page(self, fragment_number: int, start: int, count: int, on_done: messages.OnPeeked) -> None:
+        browsing = self._context.per_fragment[fragment_number].fragment.browser
         try:
-            browsing.peek(start, count, messages.PEEK_MAX_BYTES, done, deferred_only=self._deferred_only)
+            browsing.peek(start, count, messages.MAX_PEEK_BYTES, on_done, deferred_only=self._deferred_only)
         except ServiceBusError as error:
-            done(error)
+            on_done(error)
 
-    def _take(self, number: int, page: list[bytes] | ServiceBusError, place: Place) -> None:
-        self._found[number] = page
-        if len(self._found) < len(self._subject.parts):
+    def _on_page(self, fragment_number: int, page: list[bytes] | ServiceBusError, position: PeekPosition) -> None:
+        self._pages[fragment_number] = page
+        if len(self._pages) < len(self._context.per_fragment):
             return
-        silent = {number: one for number, one in sorted(self._found.items()) if isinstance(one, ServiceBusError)}
-        if len(silent) == len(self._found):
-            self._reply(failure(next(iter(silent.values()))))
+        silent = {number: one for number, one in sorted(self._pages.items()) if isinstance(one, ServiceBusError)}
+        if len(silent) == len(self._pages):
+            self._on_reply(failure(next(iter(silent.values()))))
             return
-        pages = {number: one for number, one in self._found.items() if not isinstance(one, ServiceBusError)}
-        shown = self._merge(pages, place)
+        pages = {number: one for number, one in self._pages.items() if not isinstance(one, ServiceBusError)}
+        shown = self._merge(pages, position)
         if shown:
-            last = self._place_of(shown[-1])
-            self._subject.receivable.note_page_end(self._subject.sub_queue, last.sequence, last.enqueued_ms)
+            last = self._position_of(shown[-1])
+            self._context.receivable.record_page_end(self._context.sub_queue, last.sequence_number, last.enqueued_ms)
         told: dict[str, object] = {"twinbus:unavailable-fragments": list(silent)} if silent else {}
         if not shown:
-            self._reply(nothing(told))
+            self._on_reply(no_content(told))
             return
         if self._omits_bodies:
             shown = [messages.without_body(message) for message in shown]
-        self._reply(success({"messages": [{"message": message} for message in shown], **told}))
+        self._on_reply(success({"messages": [{"message": message} for message in shown], **told}))
 
-    def _merge(self, pages: dict[int, list[bytes]], start: Place) -> list[bytes]:
+    def _merge(self, pages: dict[int, list[bytes]], start: PeekPosition) -> list[bytes]:
         """The first of all messages from a place on, up to where every fragment was read."""
-        placed = [(self._place_of(message), message) for page in pages.values() for message in page]
-        end = min(self._reach, default=None)
+        placed = [(self._position_of(message), message) for page in pages.values() for message in page]
+        end = min(self._last_positions, default=None)
         shown: list[bytes] = []
         size = 0
         for place, message in sorted(placed):
             if place < start:
                 continue
-            if (end is not None and place > end) or len(shown) == self._count or size > messages.PEEK_MAX_BYTES:
+            if (end is not None and place > end) or len(shown) == self._max_count or size > messages.MAX_PEEK_BYTES:
                 break
             size += len(message)
             shown.append(message)
         return shown
 
-    def _place_of(self, payload: bytes) -> Place:
+    def _position_of(self, payload: bytes) -> PeekPosition:
         """Of a message as it was peeked."""
         message = Message(payload)
         sequence = message.lookup(Section.MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER)
         enqueued_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, ENQUEUED_TIME)
         assert isinstance(sequence, int)
         assert isinstance(enqueued_ms, int)
-        return Place(int(enqueued_ms) if self._is_by_age else 0, fragment_of_sequence(sequence), int(sequence))
+        return PeekPosition(
+            int(enqueued_ms) if self._is_ordered_by_time else 0, fragment_of_sequence(sequence), int(sequence)
+        )

@@ -11,30 +11,30 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.types import Described, Timestamp, ULong
-from twinbus.broker.filters.constants import constant
-from twinbus.broker.filters.values import Instant, Span
+from twinbus.broker.filters.constants import parse_value
+from twinbus.broker.filters.values import Duration, Instant
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlAction, SqlFilter, TrueFilter, Value
-from twinbus.model.times import TICKS_PER_MS, moment_of, timespan
-from twinbus.server.operations.outcomes import carry_out, nothing, success
+from twinbus.model.times import TICKS_PER_MS, datetime_of, timespan
+from twinbus.server.operations.outcomes import no_content, run_and_reply, success
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from twinbus.model.rule import Filter
     from twinbus.server.operations.arguments import Arguments
-    from twinbus.server.operations.subject import Subject
-    from twinbus.server.requests import Reply
+    from twinbus.server.operations.subject import RequestContext
+    from twinbus.server.requests import OnReply
 
-RULE: Final = ULong(0x13700000004)
-EMPTY_ACTION: Final = ULong(0x13700000005)
-SQL_ACTION: Final = ULong(0x13700000006)
-SQL_FILTER: Final = ULong(0x1370000006)
-TRUE_FILTER: Final = ULong(0x1370000007)
-FALSE_FILTER: Final = ULong(0x1370000008)
-CORRELATION_FILTER: Final = ULong(0x1370000009)
-MAX_PAGE: Final = 1_000
-_CORRELATED: Final = (
+RULE_DESCRIPTOR: Final = ULong(0x13700000004)
+EMPTY_ACTION_DESCRIPTOR: Final = ULong(0x13700000005)
+SQL_ACTION_DESCRIPTOR: Final = ULong(0x13700000006)
+SQL_FILTER_DESCRIPTOR: Final = ULong(0x1370000006)
+TRUE_FILTER_DESCRIPTOR: Final = ULong(0x1370000007)
+FALSE_FILTER_DESCRIPTOR: Final = ULong(0x1370000008)
+CORRELATION_FILTER_DESCRIPTOR: Final = ULong(0x1370000009)
+MAX_PAGE_RULES: Final = 1_000
+_CORRELATION_FIELDS: Final = (
     "correlation-id",
     "message-id",
     "to",
@@ -46,26 +46,31 @@ _CORRELATED: Final = (
 )
 
 
-def add(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def add_rule(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Add a rule."""
-    rule = _read(arguments)
-    carry_out(_changed(subject.administration.create_rule(subject.subscription.path, rule)), reply)
+    rule = _parse_rule(arguments)
+    run_and_reply(_await_change(context.administration.create_rule(context.subscription.path, rule)), on_reply)
 
 
-def remove(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def remove_rule(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Delete a rule."""
     name = arguments.text("rule-name")
-    carry_out(_changed(subject.administration.delete_rule(subject.subscription.path, name)), reply)
+    run_and_reply(_await_change(context.administration.delete_rule(context.subscription.path, name)), on_reply)
 
 
-def enumerate_rules(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def enumerate_rules(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """List rules, in the order of their making."""
-    skip, top = arguments.number("skip", lowest=0, default=0), arguments.number("top", lowest=1, default=100)
-    rules = [rule.description for rule in subject.subscription.rules.values()][skip : skip + min(top, MAX_PAGE)]
-    reply(success({"rules": [{"rule-description": _written(rule)} for rule in rules]}) if rules else nothing())
+    skip, top = (
+        arguments.whole_number("skip", minimum=0, default=0),
+        arguments.whole_number("top", minimum=1, default=100),
+    )
+    rules = [rule.description for rule in context.subscription.rules.values()][skip : skip + min(top, MAX_PAGE_RULES)]
+    on_reply(
+        success({"rules": [{"rule-description": _encode_rule(rule)} for rule in rules]}) if rules else no_content()
+    )
 
 
-async def _changed(change: Coroutine[None, None, object]) -> dict[str, object]:
+async def _await_change(change: Coroutine[None, None, object]) -> dict[str, object]:
     await change
     return {}
 
@@ -73,40 +78,42 @@ async def _changed(change: Coroutine[None, None, object]) -> dict[str, object]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(arguments: Arguments) -> RuleDescription:
-    described = arguments.part("rule-description")
-    action = described.part("sql-rule-action") if described.has("sql-rule-action") else None
+def _parse_rule(arguments: Arguments) -> RuleDescription:
+    described = arguments.nested("rule-description")
+    action = described.nested("sql-rule-action") if described.has("sql-rule-action") else None
     expression = action.text_or_none("expression") if action is not None else None
     return RuleDescription(
         name=arguments.text("rule-name"),
-        filter=_read_filter(described),
+        filter=_parse_filter(described),
         action=SqlAction(expression=expression) if expression else None,
     )
 
 
-def _read_filter(described: Arguments) -> Filter:
-    kinds = [name for name in ("sql-filter", "correlation-filter") if described.has(name)]
+def _parse_filter(description: Arguments) -> Filter:
+    kinds = [name for name in ("sql-filter", "correlation-filter") if description.has(name)]
     if len(kinds) > 1:
         raise InvalidArgument("rule-description has a sql-filter and a correlation-filter; it has one of them")
     if not kinds:
         return TrueFilter()
-    found = described.part(kinds[0])
+    found = description.nested(kinds[0])
     if kinds[0] == "sql-filter":
         return SqlFilter(expression=found.text("expression"))
-    values = {name.replace("-", "_"): found.text_or_none(name) for name in _CORRELATED}
+    values = {name.replace("-", "_"): found.text_or_none(name) for name in _CORRELATION_FIELDS}
     properties = found.mapping("properties") or {}
-    return CorrelationFilter(**values, properties={_name(key): value_of(value) for key, value in properties.items()})
+    return CorrelationFilter(
+        **values, properties={_property_name(key): to_rule_value(value) for key, value in properties.items()}
+    )
 
 
-def _name(key: object) -> str:
+def _property_name(key: object) -> str:
     if not isinstance(key, str):
         raise InvalidArgument(f"{key!r:.60} names a property of a correlation-filter: that can be done by text only")
     return str(key)
 
 
-_KINDS: Final[tuple[tuple[type, str, Callable[[Any], str]], ...]] = (
+_VALUE_KINDS: Final[tuple[tuple[type, str, Callable[[Any], str]], ...]] = (
     (bool, "boolean", lambda value: str(value).lower()),
-    (Timestamp, "dateTime", lambda value: moment_of(int(value)).isoformat()),
+    (Timestamp, "dateTime", lambda value: datetime_of(int(value)).isoformat()),
     (int, "int", lambda value: str(int(value))),
     (float, "double", lambda value: repr(float(value))),
     (str, "string", str),
@@ -116,9 +123,9 @@ _KINDS: Final[tuple[tuple[type, str, Callable[[Any], str]], ...]] = (
 """How values of AMQP are written in a rule; the first type that fits."""
 
 
-def value_of(value: object) -> Value:
+def to_rule_value(value: object) -> Value:
     """An AMQP value, as a rule has it."""
-    for of_type, kind, write in _KINDS:
+    for of_type, kind, write in _VALUE_KINDS:
         if isinstance(value, of_type):
             try:
                 text = write(value)
@@ -132,28 +139,28 @@ def value_of(value: object) -> Value:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _written(rule: RuleDescription) -> Described:
-    action = Described(EMPTY_ACTION, [])
+def _encode_rule(rule: RuleDescription) -> Described:
+    action = Described(EMPTY_ACTION_DESCRIPTOR, [])
     if rule.action is not None:
-        action = Described(SQL_ACTION, [rule.action.expression])
-    return Described(RULE, [_written_filter(rule.filter), action, rule.name, Timestamp(rule.created_ms)])
+        action = Described(SQL_ACTION_DESCRIPTOR, [rule.action.expression])
+    return Described(RULE_DESCRIPTOR, [_encode_filter(rule.filter), action, rule.name, Timestamp(rule.created_ms)])
 
 
-def _written_filter(found: Filter) -> Described:
-    if isinstance(found, SqlFilter):
-        return Described(SQL_FILTER, [found.expression])
-    if isinstance(found, TrueFilter):
-        return Described(TRUE_FILTER, [])
-    if isinstance(found, FalseFilter):
-        return Described(FALSE_FILTER, [])
-    values: list[object] = [getattr(found, name.replace("-", "_")) for name in _CORRELATED]
-    properties = {name: _amqp_value(value) for name, value in found.properties.items()}
-    return Described(CORRELATION_FILTER, [*values, properties])
+def _encode_filter(rule_filter: Filter) -> Described:
+    if isinstance(rule_filter, SqlFilter):
+        return Described(SQL_FILTER_DESCRIPTOR, [rule_filter.expression])
+    if isinstance(rule_filter, TrueFilter):
+        return Described(TRUE_FILTER_DESCRIPTOR, [])
+    if isinstance(rule_filter, FalseFilter):
+        return Described(FALSE_FILTER_DESCRIPTOR, [])
+    values: list[object] = [getattr(rule_filter, name.replace("-", "_")) for name in _CORRELATION_FIELDS]
+    properties = {name: _amqp_value(value) for name, value in rule_filter.properties.items()}
+    return Described(CORRELATION_FILTER_DESCRIPTOR, [*values, properties])
 
 
 def _amqp_value(value: Value) -> object:
     """Read as filters read it: rules that came over HTTP or from a file spell values in other ways than this node."""
-    found = constant(value, "a property")
+    found = parse_value(value, "a property")
     if isinstance(found, Instant):
         return Timestamp(found.ticks // TICKS_PER_MS)
-    return timespan(found.ticks // TICKS_PER_MS) if isinstance(found, Span) else found
+    return timespan(found.ticks // TICKS_PER_MS) if isinstance(found, Duration) else found

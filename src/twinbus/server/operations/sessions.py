@@ -6,69 +6,71 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.model.errors import InvalidArgument, MessageTooLarge, ServiceBusError
-from twinbus.server.operations.outcomes import done, failure, nothing, success
+from twinbus.server.operations.outcomes import failure, no_content, reply_on_done, success
 
 if TYPE_CHECKING:
     from twinbus.server.operations.arguments import Arguments
-    from twinbus.server.operations.subject import Subject
-    from twinbus.server.requests import Reply
+    from twinbus.server.operations.subject import RequestContext
+    from twinbus.server.requests import OnReply
 
 ALL_SESSIONS_MS: Final = 253_402_300_799_000
 """From this time on (the end of the year 9999) all sessions are meant, whenever they were updated."""
-LIST_MAX: Final = 1_000
+MAX_LISTED_SESSIONS: Final = 1_000
 
 
-def renew(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def renew_session_lock(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Let the asker have its session for its lock duration from now."""
-    hold = subject.hold_of(_session(arguments))
-    reply(success({"expiration": Timestamp(subject.fragment.local.renew_session(hold))}))
+    hold = context.session_lock_of(_required_session(arguments))
+    on_reply(success({"expiration": Timestamp(context.fragment.local.renew_session_lock(hold))}))
 
 
-def set_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def set_session_state(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Let a session remember something, or nothing. What it remembers counts against the entity's quota."""
-    session = _session(arguments)
-    subject.hold_of(session)
+    session = _required_session(arguments)
+    context.session_lock_of(session)
     state = arguments.binary("session-state") if arguments.has("session-state") else None
-    most = subject.namespace.limits.max_message_bytes
+    most = context.namespace.limits.max_message_bytes
     if state is not None and len(state) > most:
         raise MessageTooLarge(f"a session state of {len(state)} bytes; it can have {most}")
-    subject.fragment.local.session_states.set(session, state, done(reply), lambda: subject.hold_of(session))
+    context.fragment.local.session_states.set(
+        session, state, reply_on_done(on_reply), lambda: context.session_lock_of(session)
+    )
 
 
-def get_state(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def get_session_state(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """What a session remembers."""
-    session = _session(arguments)
-    subject.hold_of(session)
+    session = _required_session(arguments)
+    context.session_lock_of(session)
 
     def got(state: bytes | ServiceBusError | None) -> None:
-        reply(failure(state) if isinstance(state, ServiceBusError) else success({"session-state": state}))
+        on_reply(failure(state) if isinstance(state, ServiceBusError) else success({"session-state": state}))
 
-    subject.fragment.local.session_states.get(session, got)
+    context.fragment.local.session_states.get(session, got)
 
 
-def list_sessions(subject: Subject, arguments: Arguments, reply: Reply) -> None:
+def list_sessions(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Sessions with messages or a state; or those whose state was set since a time."""
-    subject.check_sessions()
-    since_ms = arguments.number("last-updated-time", lowest=-(2**63), default=ALL_SESSIONS_MS)
-    skip = arguments.number("skip", lowest=0, default=0)
-    top = min(arguments.number("top", lowest=1, default=LIST_MAX), LIST_MAX)
+    context.check_has_sessions()
+    since_ms = arguments.whole_number("last-updated-time", minimum=-(2**63), default=ALL_SESSIONS_MS)
+    skip = arguments.whole_number("skip", minimum=0, default=0)
+    top = min(arguments.whole_number("top", minimum=1, default=MAX_LISTED_SESSIONS), MAX_LISTED_SESSIONS)
 
     def listed(found: list[bytes] | ServiceBusError) -> None:
         if isinstance(found, ServiceBusError):
-            reply(failure(found))
+            on_reply(failure(found))
         elif found:
             names: list[object] = [session.decode() for session in found]
-            reply(success({"skip": Int(skip + len(found)), "sessions-ids": Array(str, names)}))
+            on_reply(success({"skip": Int(skip + len(found)), "sessions-ids": Array(str, names)}))
         else:
-            reply(nothing())
+            on_reply(no_content())
 
     if since_ms >= ALL_SESSIONS_MS:
-        subject.fragment.local.session_states.list_all(skip, top, listed)
+        context.fragment.local.session_states.list_all(skip, top, listed)
     else:
-        subject.fragment.local.session_states.list_updated(since_ms, skip, top, listed)
+        context.fragment.local.session_states.list_updated(since_ms, skip, top, listed)
 
 
-def _session(arguments: Arguments) -> bytes:
+def _required_session(arguments: Arguments) -> bytes:
     session = arguments.session()
     if session is None:
         raise InvalidArgument("session-id is missing: it is the id of the session, a string")

@@ -6,22 +6,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from twinbus.broker.namespace import Subscription, Topic
-from twinbus.broker.ports.settlement import session_lock_lost
+from twinbus.broker.ports.settlement import session_lock_lost_error
 from twinbus.model.errors import EntityClaimed, NotAllowed
 from twinbus.model.path import SubQueue
-from twinbus.server.outgoing import Outgoing
+from twinbus.server.outgoing import OutgoingLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.namespace import Namespace, Queue
     from twinbus.broker.ports.consumer import Consumer
-    from twinbus.broker.ports.fragment import FragmentPort, Hold
+    from twinbus.broker.ports.fragment import FragmentPort, SessionLock
     from twinbus.server.administration import Administration
     from twinbus.server.operations.arguments import Arguments
 
 
-class Subject:
+class RequestContext:
     """One entity or dead-letter queue, asked about by one connection."""
 
     def __init__(
@@ -30,11 +30,11 @@ class Subject:
         administration: Administration,
         entity: Queue | Topic | Subscription,
         sub_queue: SubQueue,
-        find_session: Callable[[Queue | Subscription, bytes], Consumer | None],
-        is_mine: Callable[[Consumer], bool],
+        find_session_link: Callable[[Queue | Subscription, bytes], Consumer | None],
+        owns_consumer: Callable[[Consumer], bool],
         *,
-        number: int = 0,
-        client: int = 0,
+        fragment_number: int = 0,
+        client_id: int = 0,
     ) -> None:
         """`find_session` finds the link of the asker that has a session, `is_mine` knows the asker's links.
 
@@ -44,26 +44,26 @@ class Subject:
         self.administration = administration
         self.entity = entity
         self.sub_queue = sub_queue
-        self.client = client
-        self.part = part = entity.parts[number]
+        self.client_id = client_id
+        self.part = part = entity.parts[fragment_number]
         self.fragment: FragmentPort = part.fragment_of(sub_queue)
         """Where its messages are: of a topic, those for later."""
-        self._find_session = find_session
-        self._is_mine = is_mine
+        self._find_session_link = find_session_link
+        self._owns_consumer = owns_consumer
 
     @cached_property
-    def parts(self) -> list[Subject]:
+    def per_fragment(self) -> list[RequestContext]:
         """The same, for each fragment that the entity has."""
         return [
-            Subject(
+            RequestContext(
                 self.namespace,
                 self.administration,
                 self.entity,
                 self.sub_queue,
-                self._find_session,
-                self._is_mine,
-                number=number,
-                client=self.client,
+                self._find_session_link,
+                self._owns_consumer,
+                fragment_number=number,
+                client_id=self.client_id,
             )
             for number in range(len(self.entity.parts))
         ]
@@ -96,46 +96,46 @@ class Subject:
         """As its owner writes it."""
         return f"{self.entity.path}{self.sub_queue.value}"
 
-    def check_sessions(self) -> None:
+    def check_has_sessions(self) -> None:
         """NotAllowed if it has none."""
         if not self.fragment.has_sessions:
             raise NotAllowed(f"'{self.path}' has no sessions")
 
     def holder_of(self, session: bytes) -> Consumer | None:
         """The asker's receiver that holds a session, if it has one."""
-        return self._find_session(self.receivable, session)
+        return self._find_session_link(self.receivable, session)
 
-    def hold_of(self, session: bytes) -> Hold:
+    def session_lock_of(self, session: bytes) -> SessionLock:
         """A session that the asker has now. SessionLockLost."""
-        self.check_sessions()
+        self.check_has_sessions()
         link = self.holder_of(session)
         if link is None:
-            raise session_lock_lost(session)
-        return self.fragment.local.find_session(session, link)
+            raise session_lock_lost_error(session)
+        return self.fragment.local.find_session_lock(session, link)
 
-    def check_receives(self, arguments: Arguments) -> None:
+    def check_may_receive(self, arguments: Arguments) -> None:
         """EntityClaimed if someone else has it for itself; the asker does if it has the link, or shows its epoch."""
-        holder = self.receivable.claim_of(self.sub_queue).holder
-        if holder is not None and not self._is_mine(holder):
-            self.check_claim(arguments)
+        holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder
+        if holder is not None and not self._owns_consumer(holder):
+            self.check_epoch(arguments)
 
-    def note_withholding(self) -> None:
+    def mark_withholding(self) -> None:
         """Let the asker's link end if another process withholds messages from it and is replaced: the next does not."""
-        self.check_exclusive()
-        holder = self.receivable.claim_of(self.sub_queue).holder
-        assert isinstance(holder, Outgoing)
-        holder.card.withholds = True
+        self.check_is_exclusive_receiver()
+        holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder
+        assert isinstance(holder, OutgoingLink)
+        holder.receiver_identity.is_withholding = True
 
-    def check_exclusive(self) -> None:
+    def check_is_exclusive_receiver(self) -> None:
         """NotAllowed unless the asker has a link that is the entity's exclusive receiver."""
-        holder = self.receivable.claim_of(self.sub_queue).holder
-        if holder is None or not self._is_mine(holder):
+        holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder
+        if holder is None or not self._owns_consumer(holder):
             raise NotAllowed(f"that is for the exclusive receiver of '{self.path}', on the connection of its link")
 
-    def check_claim(self, arguments: Arguments) -> None:
+    def check_epoch(self, arguments: Arguments) -> None:
         """EntityClaimed if someone has it for itself and the asker does not show its epoch."""
-        claim = self.receivable.claim_of(self.sub_queue)
+        claim = self.receivable.exclusive_receiver_of(self.sub_queue)
         if claim.holder is None:
             return
-        if arguments.number("epoch", lowest=-(2**63), default=claim.epoch - 1) != claim.epoch:
+        if arguments.whole_number("epoch", minimum=-(2**63), default=claim.epoch - 1) != claim.epoch:
             raise EntityClaimed(f"'{self.path}' is claimed by a receiver (epoch {claim.epoch}): show that epoch")

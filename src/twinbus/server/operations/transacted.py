@@ -9,42 +9,44 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import Array
 from twinbus.broker.ports.peer_protocol import ScheduleMessages, UpdateDisposition
-from twinbus.broker.ports.settlement import lock_lost
-from twinbus.server.operations.carrying import carry
-from twinbus.server.operations.division import by_token
-from twinbus.server.operations.messages import held_numbers, read_disposition, read_scheduled
+from twinbus.broker.ports.settlement import lock_lost_error
+from twinbus.server.operations.carrying import run_at_owner
+from twinbus.server.operations.division import split_by_lock_token
+from twinbus.server.operations.messages import held_lock_numbers, parse_disposition, parse_scheduled
 from twinbus.server.operations.outcomes import success
 
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Transaction
     from twinbus.server.operations.arguments import Arguments
-    from twinbus.server.operations.subject import Subject
-    from twinbus.server.requests import Reply
+    from twinbus.server.operations.subject import RequestContext
+    from twinbus.server.requests import OnReply
 
 
-def schedule(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
+def schedule(context: RequestContext, arguments: Arguments, transaction: Transaction, on_reply: OnReply) -> None:
     """Store messages for later."""
-    parcel = read_scheduled(subject, arguments)
-    part = transaction.part_for(subject.sendable, parcel.keys)
+    parcel = parse_scheduled(context, arguments)
+    part = transaction.part_for(context.sendable, parcel.partition_keys)
 
     def act() -> None:
         numbers = transaction.schedule(part, parcel.records)
-        reply(success({"sequence-numbers": Array(int, list(numbers))}))
+        on_reply(success({"sequence-numbers": Array(int, list(numbers))}))
 
-    carry(ScheduleMessages, subject.parts[part.number], arguments, reply, act, transaction.bind(part))
+    run_at_owner(ScheduleMessages, context.per_fragment[part.number], arguments, on_reply, act, transaction.bind(part))
 
 
-def update_disposition(subject: Subject, arguments: Arguments, transaction: Transaction, reply: Reply) -> None:
+def update_disposition(
+    context: RequestContext, arguments: Arguments, transaction: Transaction, on_reply: OnReply
+) -> None:
     """Settle messages by their lock tokens. The owner of a fragment decides whether the locks are the asker's."""
-    how, properties = read_disposition(arguments)
-    requests = by_token(subject, arguments)
-    bound = [transaction.bind(subject.parts[number].part) for number in requests]
+    how, properties = parse_disposition(arguments)
+    requests = split_by_lock_token(context, arguments)
+    bound = [transaction.bind(context.per_fragment[number].part) for number in requests]
     ((number, some),) = requests.items()  # a transaction is bound to one fragment
-    asked = subject.parts[number]
+    asked = context.per_fragment[number]
 
     def act() -> None:
-        if transaction.settle(asked.part, asked.fragment, held_numbers(asked, some), how, properties):
-            raise lock_lost()
-        reply(success({}))
+        if transaction.settle(asked.part, asked.fragment, held_lock_numbers(asked, some), how, properties):
+            raise lock_lost_error()
+        on_reply(success({}))
 
-    carry(UpdateDisposition, asked, some, reply, act, bound[0])
+    run_at_owner(UpdateDisposition, asked, some, on_reply, act, bound[0])

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from twinbus.broker.ports.peer_protocol import Answer, Call
+from twinbus.broker.ports.peer_protocol import Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LENGTH: Final = Struct(">I")
-FRAME_MAX_BYTES: Final = 268_435_456
+MAX_FRAME_BYTES: Final = 268_435_456
 """What is received together, and then sent together, to one fragment is less than that."""
-SOCKET_BYTES: Final = 4_194_304
+SOCKET_BUFFER_BYTES: Final = 4_194_304
 """What the system keeps between the two: more at once is fewer turns of each."""
-CALLS: Final = msgspec.msgpack.Decoder(tuple[int, Call])
-ANSWERS: Final = msgspec.msgpack.Decoder(tuple[int, Answer])
+REQUEST_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, Request])
+REPLY_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, Reply])
 
 
-def _plainly(value: object) -> object:
+def _to_builtin(value: object) -> object:
     """Values that came in a message are of AMQP's types, which are numbers and strings."""
     if isinstance(value, int):
         return int(value)
@@ -36,72 +36,72 @@ def _plainly(value: object) -> object:
     raise TypeError(value)
 
 
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=_plainly).encode
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_to_builtin).encode
 
 
-class Channel(asyncio.Protocol):
+class MessageChannel(asyncio.Protocol):
     """One end of a connection between two processes."""
 
     def __init__(
         self,
         decoder: msgspec.msgpack.Decoder[Any],
-        on_word: Callable[[int, Any], None],
+        on_message: Callable[[int, Any], None],
         on_lost: Callable[[], None],
     ) -> None:
         """`on_word` hears of each word that comes, `on_lost` when no more will."""
         self._decode = decoder.decode
-        self._on_word = on_word
+        self._on_message = on_message
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._is_made = False
+        self._is_connected = False
         self._loop = asyncio.get_running_loop()
-        self._out: list[bytes] = []
-        self._in = bytearray()
+        self._output: list[bytes] = []
+        self._input = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is there."""
         self._transport = cast("asyncio.Transport", transport)
         connection = transport.get_extra_info("socket")
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
-        self._transport.set_write_buffer_limits(high=FRAME_MAX_BYTES)
-        self._is_made = True
+            connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(high=MAX_FRAME_BYTES)
+        self._is_connected = True
         self._flush()
 
-    def send(self, number: int, word: Call | Answer) -> None:
+    def send(self, request_id: int, message: Request | Reply) -> None:
         """Say something: at the end of this turn, with all else that is said in it."""
-        content = _encode((number, word))
-        if not self._out:
+        content = _encode((request_id, message))
+        if not self._output:
             self._loop.call_soon(self._flush)
-        self._out.append(_LENGTH.pack(len(content)))
-        self._out.append(content)
+        self._output.append(_LENGTH.pack(len(content)))
+        self._output.append(content)
 
     def _flush(self) -> None:
-        if not self._is_made:
+        if not self._is_connected:
             return  # what is said to one that comes is said when it is there
-        out, self._out = self._out, []
+        out, self._output = self._output, []
         if out and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(out)
 
     def data_received(self, data: bytes) -> None:
         """Some bytes came: perhaps several words, and part of one."""
         buffer: bytes | bytearray = data
-        if self._in:
-            self._in += data
-            buffer = self._in
-        at = self._read(buffer)
+        if self._input:
+            self._input += data
+            buffer = self._input
+        at = self._read_frames(buffer)
         if buffer is data:
-            self._in += data[at:]
+            self._input += data[at:]
         elif at:  # else it is part of a word yet: of a long one there are many
-            del self._in[:at]
+            del self._input[:at]
 
-    def _read(self, buffer: bytes | bytearray) -> int:
+    def _read_frames(self, buffer: bytes | bytearray) -> int:
         """Tell the words that are whole; where the rest begins."""
         whole = memoryview(buffer)
         at, end = 0, len(buffer)
         while end - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, at)
-            if length > FRAME_MAX_BYTES:
+            if length > MAX_FRAME_BYTES:
                 self.close()
                 return end
             start = at + _LENGTH.size
@@ -109,7 +109,7 @@ class Channel(asyncio.Protocol):
                 break
             number, word = self._decode(whole[start : start + length])
             at = start + length
-            self._on_word(number, word)
+            self._on_message(number, word)
         return at
 
     def connection_lost(self, _error: Exception | None) -> None:

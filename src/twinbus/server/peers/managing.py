@@ -11,54 +11,58 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from twinbus.amqp.decode import decode
 from twinbus.amqp.encode import encode
-from twinbus.broker.ports.peer_protocol import SUB_QUEUES, Managed, ScheduleMessages, UpdateDisposition
+from twinbus.broker.ports.peer_protocol import SUB_QUEUES, ManagementResponse, ScheduleMessages, UpdateDisposition
 from twinbus.model.errors import ServiceBusError
 from twinbus.server.operations import transacted
 from twinbus.server.operations.arguments import Arguments
-from twinbus.server.operations.carrying import BY_MESSAGE
+from twinbus.server.operations.carrying import OPERATION_BY_MESSAGE
 from twinbus.server.operations.outcomes import failure
-from twinbus.server.operations.subject import Subject
+from twinbus.server.operations.subject import RequestContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.broker.ports.peer_protocol import Answer, Manage
+    from twinbus.broker.ports.peer_protocol import ManagementCall, Reply
     from twinbus.server.administration import Administration
-    from twinbus.server.peers.desk import Desk
+    from twinbus.server.peers.desk import PeerServer
     from twinbus.server.requests import Response
 
-_IN_TRANSACTIONS: Final = {
+_TRANSACTIONAL_OPERATIONS: Final = {
     ScheduleMessages: transacted.schedule,
     UpdateDisposition: transacted.update_disposition,
 }
 
 
-def manage(administration: Administration, desk: Desk, call: Manage, tell: Callable[[Answer], None]) -> None:
+def handle_management(
+    administration: Administration, peer_server: PeerServer, request: ManagementCall, on_reply: Callable[[Reply], None]
+) -> None:
     """Do what another process asks of a fragment."""
 
     def reply(response: Response) -> None:
-        tell(Managed(encode([dict(response.properties), response.body])))
+        on_reply(ManagementResponse(encode([dict(response.properties), response.body])))
 
-    entity, number, sub_queue = call.place
+    entity, number, sub_queue = request.address
     try:
-        desk.part(entity, number)
-        subject = Subject(
-            desk.namespace,
+        peer_server.part(entity, number)
+        subject = RequestContext(
+            peer_server.namespace,
             administration,
-            desk.entity(entity),
+            peer_server.entity(entity),
             SUB_QUEUES[sub_queue],
-            partial(desk.find_session, call.client),
-            partial(desk.is_of, call.client),
-            number=number,
+            partial(peer_server.find_session_holder, request.client_id),
+            partial(peer_server.owns_consumer, request.client_id),
+            fragment_number=number,
         )
-        subject.entity.note_use(desk.namespace.clock)
-        body = cast("dict[Any, Any]", decode(call.arguments)[0])
-        arguments = Arguments(body, max_id_characters=desk.namespace.limits.max_id_characters)
-        if call.transaction:
-            _IN_TRANSACTIONS[type(call)](subject, arguments, desk.transaction(call.transaction), reply)
+        subject.entity.record_access(peer_server.namespace.clock)
+        body = cast("dict[Any, Any]", decode(request.arguments)[0])
+        arguments = Arguments(body, max_id_characters=peer_server.namespace.limits.max_id_characters)
+        if request.transaction_id:
+            _TRANSACTIONAL_OPERATIONS[type(request)](
+                subject, arguments, peer_server.transaction(request.transaction_id), reply
+            )
         else:
-            BY_MESSAGE[type(call)](subject, arguments, reply)
+            OPERATION_BY_MESSAGE[type(request)](subject, arguments, reply)
     except ServiceBusError as error:
-        if call.transaction:
-            desk.transaction(call.transaction).fail(error)
+        if request.transaction_id:
+            peer_server.transaction(request.transaction_id).fail(error)
         reply(failure(error))

@@ -16,110 +16,112 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from twinbus.broker.ports.peer_protocol import Health, Weigh, Weighed
-from twinbus.broker.remote.owner import Owner, RemoteStore
+from twinbus.broker.ports.peer_protocol import GetRuntimes, Runtimes, StoreHealth
+from twinbus.broker.remote.owner import PeerClient, RemoteStore
 from twinbus.broker.remote.part import RemotePart
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.queue import QueueRuntime
-from twinbus.server.peers.channel import ANSWERS, CALLS, Channel
-from twinbus.server.peers.desk import Desk
-from twinbus.server.peers.managing import manage
+from twinbus.server.peers.channel import REPLY_DECODER, REQUEST_DECODER, MessageChannel
+from twinbus.server.peers.desk import PeerServer
+from twinbus.server.peers.managing import handle_management
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
-    from twinbus.broker.ports.peer_protocol import Answer
+    from twinbus.broker.ports.peer_protocol import Reply
     from twinbus.server.administration import Administration
     from twinbus.server.peers.transport import Transport
 
-    Respond: TypeAlias = Callable[[int, Health], None]
+    SendHealth: TypeAlias = Callable[[int, StoreHealth], None]
 
-_NOTICE = 0
+NOTICE_ID = 0
 
 
-class HealthReport:
+class HealthPublisher:
     """One for a process."""
 
     def __init__(self, namespace: Namespace) -> None:
         """Nobody is told yet."""
         self._namespace = namespace
-        self._told: dict[Respond, Health] = {}
+        self._published: dict[SendHealth, StoreHealth] = {}
 
-    def greet(self, respond: Respond) -> None:
+    def add_peer(self, send: SendHealth) -> None:
         """Another process has come, and hears what is said by `respond`."""
-        self._tell(respond, self._health())
+        self._publish(send, self._current_health())
 
-    def forget(self, respond: Respond) -> None:
+    def remove_peer(self, send: SendHealth) -> None:
         """It has gone."""
-        self._told.pop(respond, None)
+        self._published.pop(send, None)
 
-    def look(self) -> None:
+    def publish_changes(self) -> None:
         """Tell those who do not know how it is now."""
-        now = self._health()
-        for respond, told in list(self._told.items()):
+        now = self._current_health()
+        for respond, told in list(self._published.items()):
             if told != now:
-                self._tell(respond, now)
+                self._publish(respond, now)
 
-    def _tell(self, respond: Respond, health: Health) -> None:
-        self._told[respond] = health
-        respond(_NOTICE, health)
+    def _publish(self, send: SendHealth, health: StoreHealth) -> None:
+        self._published[send] = health
+        send(NOTICE_ID, health)
 
-    def _health(self) -> Health:
+    def _current_health(self) -> StoreHealth:
         own = {
-            number: (journal.trouble, journal.refusal)
-            for number, journal in enumerate(self._namespace.journals)
+            number: (journal.unavailable_reason, journal.disk_full_reason)
+            for number, journal in enumerate(self._namespace.stores)
             if not isinstance(journal, RemoteStore)
         }
-        return Health(own)
+        return StoreHealth(own)
 
 
 log: Final = logging.getLogger(__name__)
 
-RETRY_S: Final = (0.02, 0.5)
+RECONNECT_S: Final = (0.02, 0.5)
 """How soon one that has gone is looked for again: at first, and at last."""
-HEALTH_S: Final = 0.2
+HEALTH_INTERVAL_S: Final = 0.2
 """How often the others are told where a store of this process began or ceased to work."""
-REFRESH_S: Final = 1.0
+REFRESH_TIMEOUT_S: Final = 1.0
 """How long is waited for what others hold."""
 
 
-class Peers:
+class PeerNetwork:
     """All other processes."""
 
     def __init__(
-        self, namespace: Namespace, *, number: int, workers: int, transport: Transport, timeout_s: float = 10.0
+        self, namespace: Namespace, *, worker_number: int, workers: int, transport: Transport, timeout_s: float = 10.0
     ) -> None:
         """`transport` reaches them. A caller waits for an answer from one of them for `timeout_s`."""
         self._namespace = namespace
-        self._number = number
+        self._worker_number = worker_number
         self._transport = transport
-        self._owners = {
-            other: Owner(f"broker process {other}", clock=namespace.clock, timers=namespace.timers, timeout_s=timeout_s)
+        self._clients = {
+            other: PeerClient(
+                f"broker process {other}", clock=namespace.clock, timers=namespace.timers, timeout_s=timeout_s
+            )
             for other in range(workers)
-            if other != number
+            if other != worker_number
         }
-        self._visiting: dict[Channel, Desk] = {}
-        self._health = HealthReport(namespace)
+        self._servers: dict[MessageChannel, PeerServer] = {}
+        self._health_publisher = HealthPublisher(namespace)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.AbstractServer | None = None
-        self._is_reached: dict[int, asyncio.Event] = {}
+        self._connected: dict[int, asyncio.Event] = {}
 
-    def owner(self, number: int) -> Owner:
+    def client(self, number: int) -> PeerClient:
         """Another process, by its number."""
-        return self._owners[number]
+        return self._clients[number]
 
     async def start(self, administration: Administration) -> None:
         """Let the others ask, and find them. What is here is loaded by now."""
         loop = asyncio.get_running_loop()
-        self._server = await self._transport.listen(self._number, partial(self._admit, administration))
-        self._is_reached = {other: asyncio.Event() for other in self._owners}
-        self._tasks = [loop.create_task(self._keep(other, owner)) for other, owner in self._owners.items()]
-        self._tasks.append(loop.create_task(self._tell_health()))
+        self._server = await self._transport.listen(self._worker_number, partial(self._accept, administration))
+        self._connected = {other: asyncio.Event() for other in self._clients}
+        self._tasks = [loop.create_task(self._keep_connected(other, owner)) for other, owner in self._clients.items()]
+        self._tasks.append(loop.create_task(self._publish_health()))
 
-    async def wait(self, timeout_s: float) -> None:
+    async def wait_connected(self, timeout_s: float) -> None:
         """Until all others were reached once, or for so long."""
-        reached = [asyncio.ensure_future(event.wait()) for event in self._is_reached.values()]
+        reached = [asyncio.ensure_future(event.wait()) for event in self._connected.values()]
         if reached:
             _, late = await asyncio.wait(reached, timeout=timeout_s)
             for one in late:
@@ -129,64 +131,64 @@ class Peers:
         """Leave all of them."""
         for task in self._tasks:
             task.cancel()
-        for channel in list(self._visiting):
+        for channel in list(self._servers):
             channel.close()
         if self._server is not None:
             self._server.close()
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
-    def _admit(self, administration: Administration) -> Channel:
+    def _accept(self, administration: Administration) -> MessageChannel:
         def leave() -> None:
-            del self._visiting[channel]
-            self._health.forget(channel.send)
+            del self._servers[channel]
+            self._health_publisher.remove_peer(channel.send)
             desk.close()
 
         def receive(number: int, word: object) -> None:
             desk.receive(number, word)  # type: ignore[arg-type]  # the channel's decoder knows calls only
 
-        channel = Channel(CALLS, receive, leave)
-        desk = Desk(self._namespace, channel.send, partial(manage, administration))
-        self._visiting[channel] = desk
-        self._health.greet(channel.send)
+        channel = MessageChannel(REQUEST_DECODER, receive, leave)
+        desk = PeerServer(self._namespace, channel.send, partial(handle_management, administration))
+        self._servers[channel] = desk
+        self._health_publisher.add_peer(channel.send)
         return channel
 
-    async def _tell_health(self) -> None:
+    async def _publish_health(self) -> None:
         while True:
-            await asyncio.sleep(HEALTH_S)
-            self._health.look()
+            await asyncio.sleep(HEALTH_INTERVAL_S)
+            self._health_publisher.publish_changes()
 
     # --- the way to others --------------------------------------------------------------------------------------------
 
-    async def _keep(self, number: int, owner: Owner) -> None:
+    async def _keep_connected(self, number: int, client: PeerClient) -> None:
         loop = asyncio.get_running_loop()
-        pause_s, longest_s = RETRY_S
+        pause_s, longest_s = RECONNECT_S
         while True:
             lost = loop.create_future()
-            channel = Channel(ANSWERS, owner.receive, partial(_resolve, lost))
+            channel = MessageChannel(REPLY_DECODER, client.receive, partial(_resolve, lost))
             try:
-                await self._transport.connect(number, partial(_itself, channel))
+                await self._transport.connect(number, partial(_return_channel, channel))
             except OSError:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, longest_s)
                 continue
-            pause_s = RETRY_S[0]
-            owner.connected(channel.send)
-            self._is_reached[number].set()
+            pause_s = RECONNECT_S[0]
+            client.on_connected(channel.send)
+            self._connected[number].set()
             log.info("broker process %d is there", number)
             try:
                 await lost
             except asyncio.CancelledError:
                 channel.close()
                 raise
-            owner.disconnected()
+            client.on_disconnected()
             log.warning("broker process %d is not there any more", number)
 
     # --- what others hold ---------------------------------------------------------------------------------------------
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
         """Ask what the parts of entities hold that others have."""
-        wanted: dict[Owner, list[int]] = {}
+        wanted: dict[PeerClient, list[int]] = {}
         parts: dict[tuple[int, int], RemotePart] = {}
         for entity in entities:
             for part in entity.parts:
@@ -195,26 +197,26 @@ class Peers:
                     ids = wanted.setdefault(part.owner, [])
                     if not ids or ids[-1] != entity.entity_id:
                         ids.append(entity.entity_id)
-        answers = await asyncio.gather(*[_weigh(owner, ids) for owner, ids in wanted.items()])
-        weights = [weight for answer in answers if answer is not None for weight in answer.parts]
+        answers = await asyncio.gather(*[_request_runtimes(owner, ids) for owner, ids in wanted.items()])
+        weights = [weight for answer in answers if answer is not None for weight in answer.fragments]
         for weight in weights:
-            known = parts.pop((weight.entity, weight.fragment), None)
+            known = parts.pop((weight.entity_id, weight.fragment), None)
             if known is not None:
-                known.known = msgspec.convert(weight.runtime, QueueRuntime)
+                known.last_runtime = msgspec.convert(weight.runtime, QueueRuntime)
         for silent in parts.values():  # their owners have not answered
-            silent.known = replace(silent.known, is_available=False)
+            silent.last_runtime = replace(silent.last_runtime, is_available=False)
 
 
-async def _weigh(owner: Owner, ids: list[int]) -> Weighed | None:
-    answered: asyncio.Future[Answer | ServiceBusError] = asyncio.get_running_loop().create_future()
+async def _request_runtimes(client: PeerClient, entity_ids: list[int]) -> Runtimes | None:
+    answered: asyncio.Future[Reply | ServiceBusError] = asyncio.get_running_loop().create_future()
     with suppress(ServiceBusError, TimeoutError):
-        owner.ask(Weigh(ids), partial(_resolve, answered))
-        answer = await asyncio.wait_for(answered, REFRESH_S)
-        return answer if isinstance(answer, Weighed) else None
+        client.send_request(GetRuntimes(entity_ids), partial(_resolve, answered))
+        answer = await asyncio.wait_for(answered, REFRESH_TIMEOUT_S)
+        return answer if isinstance(answer, Runtimes) else None
     return None
 
 
-def _itself(channel: Channel) -> Channel:
+def _return_channel(channel: MessageChannel) -> MessageChannel:
     return channel
 
 

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.aio import Peer
-from twinbus.amqp.peers import Peers
+from twinbus.amqp.peers import AcceptedPeers
 from twinbus.server.websocket import handshake
 from twinbus.server.websocket.socket import WebSocket
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.aio import Handler
     from twinbus.amqp.connection import Connection
-    from twinbus.amqp.peers import Slot
+    from twinbus.amqp.peers import ConnectionSlot
 
 
-class Entrance(Peers):
+class WebSocketUpgrade(AcceptedPeers):
     """The AMQP peers that came through one HTTP listener."""
 
     def __init__(self, make_handler: Callable[[Peer], Handler], make_connection: Callable[[float], Connection]) -> None:
@@ -33,20 +33,22 @@ class Entrance(Peers):
         self._make_handler = make_handler
         self._make_connection = make_connection
 
-    def leads_from(self, path: str) -> bool:
+    def matches_path(self, path: str) -> bool:
         """A request for this path is meant for us."""
-        return handshake.PATH.fullmatch(path) is not None
+        return handshake.WEBSOCKET_PATH.fullmatch(path) is not None
 
-    def agree(self, method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    def make_response(self, method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """The answer to a request, with which it becomes a WebSocket; or the error that refuses it."""
-        return handshake.agree(method, http_version, headers)
+        return handshake.handshake_response(method, http_version, headers)
 
-    def enter(self, transport: asyncio.Transport, answer: bytes, early: bytes, slot: Slot | None) -> None:
+    def upgrade(
+        self, transport: asyncio.Transport, response: bytes, early_data: bytes, slot: ConnectionSlot | None
+    ) -> None:
         """The connection is a WebSocket from now on; `early` is what has come of it already."""
         connection = self._make_connection(asyncio.get_running_loop().time())
         socket = WebSocket(transport, Peer(self._make_handler, connection, self, slot))
         transport.set_protocol(socket)
-        transport.write(answer)
+        transport.write(response)
         socket.open()
-        if early:
-            socket.data_received(early)
+        if early_data:
+            socket.data_received(early_data)

@@ -38,19 +38,19 @@ _OPCODE: Final = 0x0F
 _IS_CONTROL: Final = 0x08
 _IS_MASKED: Final = 0x80
 _LENGTH: Final = 0x7F
-_TWO_BYTES: Final = 126
-_EIGHT_BYTES: Final = 127
-_SHORT_MAX: Final = 0xFFFF
+_LENGTH_16_BIT: Final = 126
+_LENGTH_64_BIT: Final = 127
+_MAX_SHORT_LENGTH: Final = 0xFFFF
 _SHORT: Final = Struct(">H")
 _LONG: Final = Struct(">Q")
-_SHORT_HEAD: Final = Struct(">BBH")
-_LONG_HEAD: Final = Struct(">BBQ")
-_SMALLEST_HEAD: Final = 2
+_SHORT_HEADER: Final = Struct(">BBH")
+_LONG_HEADER: Final = Struct(">BBQ")
+_MIN_HEADER_BYTES: Final = 2
 _MASK_BYTES: Final = 4
-_BY_COLUMN_FROM: Final = 400
+_COLUMN_UNMASK_MIN_BYTES: Final = 400
 """Bytes from which it is faster to unmask every fourth of them with a table than all as one number."""
 _EVERY_BYTE: Final = int.from_bytes(range(256))
-_XOR: Final = tuple((_EVERY_BYTE ^ int.from_bytes([key] * 256)).to_bytes(256) for key in range(256))
+_XOR_TABLES: Final = tuple((_EVERY_BYTE ^ int.from_bytes([key] * 256)).to_bytes(256) for key in range(256))
 
 
 class Opcode(IntEnum):
@@ -83,7 +83,7 @@ _WHOLE_MESSAGE: Final = _FIN | int(Opcode.BINARY)
 _KNOWN_OPCODES: Final = frozenset(int(opcode) for opcode in Opcode)
 
 
-class Violation(Exception):
+class ProtocolViolation(Exception):
     """The client broke a rule: the connection is closed with this code."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
@@ -102,76 +102,76 @@ class FrameReader:
         """What the last ping said; whoever answers it sets this to None. Those before it need no answer."""
         self.close_code: int | None = None
         """The client has closed; what comes after it is not read."""
-        self.has_held_input = False
+        self.has_pending_input = False
         """The last call stopped at its limit: call `receive` with b"" to handle more of the input."""
-        self._kept = b""
+        self._pending = b""
         """The beginning of a frame, up to the payload of a data frame; with `has_held_input`, all input not handled."""
-        self._left = 0
+        self._payload_left = 0
         """Bytes still to come of a data frame."""
         self._mask = b""
         self._is_within_message = False
         self._message_bytes = 0
         self._frames_without_data = 0
 
-    def hold(self, data: bytes) -> None:
+    def append_pending(self, data: bytes) -> None:
         """Append input to the input that is held."""
-        self._kept += data
+        self._pending += data
 
     def receive(self, data: bytes, max_frames: int | None = None) -> bytes:
         """Return the payload of the data frames in the input, in order. Violation.
 
         After `max_frames` frames the rest of the input is held, and `has_held_input` is True.
         """
-        if self._kept:
-            data, self._kept = self._kept + data, b""
-        self.has_held_input = False
+        if self._pending:
+            data, self._pending = self._pending + data, b""
+        self.has_pending_input = False
         pieces: list[bytes | bytearray] = []
         at, end = 0, len(data)
         allowed = end if max_frames is None else max_frames  # a frame has at least one byte
         while at < end and self.close_code is None:
             if not allowed:
-                self._kept, self.has_held_input = data[at:], True
+                self._pending, self.has_pending_input = data[at:], True
                 break
             allowed -= 1
-            if not self._left:
-                if data[at] == _WHOLE_MESSAGE and (stop := self._take_whole(data, at, end, pieces)):
+            if not self._payload_left:
+                if data[at] == _WHOLE_MESSAGE and (stop := self._read_whole_message(data, at, end, pieces)):
                     at = stop
                     continue
-                payload_at = self._begin(data, at)
+                payload_at = self._begin_frame(data, at)
                 if not payload_at:
-                    self._kept = data[at:]
+                    self._pending = data[at:]
                     break
                 at = payload_at
-            if self._left:
-                piece = data[at : at + self._left]
+            if self._payload_left:
+                piece = data[at : at + self._payload_left]
                 pieces.append(unmask(piece, self._mask))
                 at += len(piece)
-                self._left -= len(piece)
+                self._payload_left -= len(piece)
                 turn = len(piece) % _MASK_BYTES
                 self._mask = self._mask[turn:] + self._mask[:turn]
         if pieces:
             self._frames_without_data = 0
         return b"".join(pieces)
 
-    def _take_whole(self, data: bytes, at: int, end: int, pieces: list[bytes | bytearray]) -> int:
+    def _read_whole_message(self, data: bytes, at: int, end: int, pieces: list[bytes | bytearray]) -> int:
         """Take a complete message of one frame with 1 byte to 64 KB, as nearly all are: where it ends, or 0."""
-        mask_at = at + _SMALLEST_HEAD
+        mask_at = at + _MIN_HEADER_BYTES
         if self._is_within_message or end - mask_at < _SHORT.size + _MASK_BYTES or data[at + 1] < _IS_MASKED:
             return 0
         size = data[at + 1] - _IS_MASKED
-        if size == _TWO_BYTES:
+        if size == _LENGTH_16_BIT:
             size = data[mask_at] << 8 | data[mask_at + 1]
             mask_at += _SHORT.size
-            if size < _TWO_BYTES:
+            if size < _LENGTH_16_BIT:
                 return 0
         start = mask_at + _MASK_BYTES
         stop = start + size
-        if size == _EIGHT_BYTES or stop > end or not size:
+        if size == _LENGTH_64_BIT or stop > end or not size:
             return 0
         pieces.append(unmask(data[start:stop], data[mask_at:start]))
         return stop
 
-    def _begin(self, data: bytes, at: int) -> int:
+    def _begin_frame(self, data: bytes, at: int) -> int:
         """Read the head of a frame, and all of a control frame: where to read on, or 0 where more has to come."""
         size, mask_at = self._read_size(data, at)
         payload_at = mask_at + _MASK_BYTES
@@ -182,108 +182,108 @@ class FrameReader:
             if len(data) < payload_at + size:
                 return 0
             self._count_without_data()
-            self._take_control(first & _OPCODE, bytes(unmask(data[payload_at : payload_at + size], mask)))
+            self._handle_control(first & _OPCODE, bytes(unmask(data[payload_at : payload_at + size], mask)))
             return payload_at + size
         if not size:
             self._count_without_data()
-        self._count(size, is_first=first & _OPCODE != Opcode.CONTINUATION)
+        self._check_size(size, is_first=first & _OPCODE != Opcode.CONTINUATION)
         self._is_within_message = not first & _FIN
-        self._left, self._mask = size, mask
+        self._payload_left, self._mask = size, mask
         return payload_at
 
     def _read_size(self, data: bytes, at: int) -> tuple[int, int]:
         """Bytes of a frame's payload, and where its mask begins: 0 where more has to come."""
         there = len(data) - at
-        if there < _SMALLEST_HEAD:
+        if there < _MIN_HEADER_BYTES:
             return 0, 0
-        self._check(data[at], data[at + 1])
-        size, mask_at = data[at + 1] & _LENGTH, at + _SMALLEST_HEAD
-        if size < _TWO_BYTES:
+        self._check_header(data[at], data[at + 1])
+        size, mask_at = data[at + 1] & _LENGTH, at + _MIN_HEADER_BYTES
+        if size < _LENGTH_16_BIT:
             return size, mask_at
-        layout, least = (_SHORT, _TWO_BYTES) if size == _TWO_BYTES else (_LONG, _SHORT_MAX + 1)
-        if there < _SMALLEST_HEAD + layout.size:
+        layout, least = (_SHORT, _LENGTH_16_BIT) if size == _LENGTH_16_BIT else (_LONG, _MAX_SHORT_LENGTH + 1)
+        if there < _MIN_HEADER_BYTES + layout.size:
             return 0, 0
         size = layout.unpack_from(data, mask_at)[0]
         if size < least:
-            raise _broken(f"a length of {size} is written shorter")
+            raise _protocol_error(f"a length of {size} is written shorter")
         return size, mask_at + layout.size
 
-    def _check(self, first: int, second: int) -> None:
+    def _check_header(self, first: int, second: int) -> None:
         opcode = first & _OPCODE
         if first & _RESERVED or opcode not in _KNOWN_OPCODES:
-            raise _broken(f"a frame that begins with {first:#04x}: no extension was agreed on")
+            raise _protocol_error(f"a frame that begins with {first:#04x}: no extension was agreed on")
         if not second & _IS_MASKED:
-            raise _broken("a frame that is not masked")
+            raise _protocol_error("a frame that is not masked")
         if opcode & _IS_CONTROL:
             if not first & _FIN or second & _LENGTH > MAX_CONTROL_BYTES:
-                raise _broken("a control frame is one frame, of up to 125 bytes")
+                raise _protocol_error("a control frame is one frame, of up to 125 bytes")
         elif opcode == Opcode.TEXT:
-            raise Violation(CloseCode.UNSUPPORTED_DATA, "AMQP is binary: a text frame is none of it")
+            raise ProtocolViolation(CloseCode.UNSUPPORTED_DATA, "AMQP is binary: a text frame is none of it")
         elif (opcode == Opcode.CONTINUATION) != self._is_within_message:
-            raise _broken("a frame that goes on with no message, or begins one within another")
+            raise _protocol_error("a frame that goes on with no message, or begins one within another")
 
-    def _count(self, size: int, *, is_first: bool) -> None:
+    def _check_size(self, size: int, *, is_first: bool) -> None:
         if is_first:
             self._message_bytes = 0
         if size > MAX_FRAME_BYTES or self._message_bytes + size > MAX_MESSAGE_BYTES:
             limits = f"it can have {MAX_FRAME_BYTES}, and a message {MAX_MESSAGE_BYTES}"
-            raise Violation(CloseCode.TOO_LARGE, f"a frame of {size} bytes: {limits}")
+            raise ProtocolViolation(CloseCode.TOO_LARGE, f"a frame of {size} bytes: {limits}")
         self._message_bytes += size
 
     def _count_without_data(self) -> None:
         self._frames_without_data += 1
         if self._frames_without_data > MAX_FRAMES_WITHOUT_DATA:
             reason = f"more than {MAX_FRAMES_WITHOUT_DATA} control frames or empty frames in a row: send fewer pings"
-            raise Violation(CloseCode.POLICY_VIOLATION, reason)
+            raise ProtocolViolation(CloseCode.POLICY_VIOLATION, reason)
 
-    def _take_control(self, opcode: int, payload: bytes) -> None:
+    def _handle_control(self, opcode: int, payload: bytes) -> None:
         if opcode == Opcode.PING:
             self.ping = payload
         elif opcode == Opcode.CLOSE:
-            self.close_code = _read_close(payload)
+            self.close_code = _parse_close(payload)
 
 
 def unmask(data: bytes, mask: bytes) -> bytes | bytearray:
     """What a client meant; or, the same way round, as it sends it."""
     size = len(data)
-    if size < _BY_COLUMN_FROM:
+    if size < _COLUMN_UNMASK_MIN_BYTES:
         keys = (mask * (size // _MASK_BYTES + 1))[:size]
         return (int.from_bytes(data, "big") ^ int.from_bytes(keys, "big")).to_bytes(size, "big")
     columns = bytearray(data)
     for column, key in enumerate(mask):
-        columns[column::_MASK_BYTES] = columns[column::_MASK_BYTES].translate(_XOR[key])
+        columns[column::_MASK_BYTES] = columns[column::_MASK_BYTES].translate(_XOR_TABLES[key])
     return columns
 
 
-def head_of(opcode: Opcode, size: int) -> bytes:
+def frame_header(opcode: Opcode, size: int) -> bytes:
     """What stands in front of a payload that a server sends in one frame."""
-    if size < _TWO_BYTES:
+    if size < _LENGTH_16_BIT:
         return bytes((_FIN | opcode, size))
-    if size <= _SHORT_MAX:
-        return _SHORT_HEAD.pack(_FIN | opcode, _TWO_BYTES, size)
-    return _LONG_HEAD.pack(_FIN | opcode, _EIGHT_BYTES, size)
+    if size <= _MAX_SHORT_LENGTH:
+        return _SHORT_HEADER.pack(_FIN | opcode, _LENGTH_16_BIT, size)
+    return _LONG_HEADER.pack(_FIN | opcode, _LENGTH_64_BIT, size)
 
 
 def close_frame(code: int, reason: str = "") -> bytes:
     """The last frame, as a server sends it."""
     if code == CloseCode.NO_STATUS:
-        return head_of(Opcode.CLOSE, 0)
+        return frame_header(Opcode.CLOSE, 0)
     payload = _SHORT.pack(code) + reason.encode("ascii", "replace")[: MAX_CONTROL_BYTES - _SHORT.size]
-    return head_of(Opcode.CLOSE, len(payload)) + payload
+    return frame_header(Opcode.CLOSE, len(payload)) + payload
 
 
-def _read_close(payload: bytes) -> int:
+def _parse_close(payload: bytes) -> int:
     if not payload:
         return CloseCode.NO_STATUS
     code: int = _SHORT.unpack_from(payload)[0] if len(payload) >= _SHORT.size else 0
     if code not in _SENDABLE_CODES:
-        raise _broken("a close without a code that can be sent")
+        raise _protocol_error("a close without a code that can be sent")
     try:
         payload[_SHORT.size :].decode()
     except UnicodeDecodeError:
-        raise Violation(CloseCode.INVALID_DATA, "the reason of a close is UTF-8") from None
+        raise ProtocolViolation(CloseCode.INVALID_DATA, "the reason of a close is UTF-8") from None
     return code
 
 
-def _broken(reason: str) -> Violation:
-    return Violation(CloseCode.PROTOCOL_ERROR, reason)
+def _protocol_error(reason: str) -> ProtocolViolation:
+    return ProtocolViolation(CloseCode.PROTOCOL_ERROR, reason)

@@ -17,18 +17,18 @@ from twinbus.server.http.faults import MethodNotAllowed, UpgradeRequired
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PATH: Final = re.compile(r"/\$servicebus/websocket/?", re.IGNORECASE)
+WEBSOCKET_PATH: Final = re.compile(r"/\$servicebus/websocket/?", re.IGNORECASE)
 SUBPROTOCOL: Final = "AMQPWSB10"
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _KEY_BYTES: Final = 16
-_VERSION: Final = "13"
-_ANSWER: Final = (
+_WEBSOCKET_VERSION: Final = "13"
+_RESPONSE: Final = (
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\nSec-WebSocket-Accept: {{}}\r\n\r\n"
 )
 
 
-def agree(method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def handshake_response(method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The answer to a request for a WebSocket. MethodNotAllowed, UpgradeRequired, InvalidArgument.
 
     Names of headers are in lower case.
@@ -38,23 +38,23 @@ def agree(method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
     if method != "GET":
         raise MethodNotAllowed(method, ("GET",))
-    if "websocket" not in _tokens(found, "upgrade") or "upgrade" not in _tokens(found, "connection"):
+    if "websocket" not in _header_tokens(found, "upgrade") or "upgrade" not in _header_tokens(found, "connection"):
         raise UpgradeRequired("this address is a WebSocket: ask with Connection: Upgrade and Upgrade: websocket")
-    if found.get("sec-websocket-version") != [_VERSION]:
-        raise UpgradeRequired(f"Sec-WebSocket-Version has to be {_VERSION}")
+    if found.get("sec-websocket-version") != [_WEBSOCKET_VERSION]:
+        raise UpgradeRequired(f"Sec-WebSocket-Version has to be {_WEBSOCKET_VERSION}")
     if http_version != "1.1" or "transfer-encoding" in found or found.get("content-length", ["0"]) != ["0"]:
         raise InvalidArgument("a WebSocket is asked for with HTTP/1.1, and without a body")
     offered = [token.strip() for value in found.get("sec-websocket-protocol", []) for token in value.split(",")]
     if SUBPROTOCOL not in offered:
         raise InvalidArgument(f"Sec-WebSocket-Protocol has to offer {SUBPROTOCOL}: nothing else is spoken here")
-    return _ANSWER.format(_accept(found.get("sec-websocket-key", []))).encode()
+    return _RESPONSE.format(_accept_key(found.get("sec-websocket-key", []))).encode()
 
 
-def _tokens(headers: dict[str, list[str]], name: str) -> set[str]:
+def _header_tokens(headers: dict[str, list[str]], name: str) -> set[str]:
     return {token.strip().lower() for value in headers.get(name, []) for token in value.split(",")}
 
 
-def _accept(keys: list[str]) -> str:
+def _accept_key(keys: list[str]) -> str:
     try:
         (key,) = keys
         is_key = len(base64.b64decode(key, validate=True)) == _KEY_BYTES

@@ -15,17 +15,17 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.amqp.aio import LAST_WORDS_S
-from twinbus.amqp.reading import backlog_of
-from twinbus.amqp.turn import Turn
-from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, Violation, close_frame, head_of
+from twinbus.amqp.aio import CLOSE_GRACE_S
+from twinbus.amqp.reading import held_input_queue_of
+from twinbus.amqp.turn import TimeSlice
+from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, ProtocolViolation, close_frame, frame_header
 
 if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
 
-MESSAGE_BYTES: Final = 1_048_576
+MAX_SENT_MESSAGE_BYTES: Final = 1_048_576
 """The largest message sent: some clients close a connection on which more than 4 MB come at once."""
-PIECE_FRAMES: Final = 512
+MAX_FRAMES_PER_SLICE: Final = 512
 """Frames that are handled before the clock is checked: about half a millisecond."""
 
 
@@ -39,10 +39,10 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._peer = peer
         self._frames = FrameReader()
         self._is_closing = False
-        self._last_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
-        self._turn = Turn(time.monotonic, loop.call_soon, self._balance)
-        self._backlog = backlog_of(loop)
+        self._turn = TimeSlice(time.monotonic, loop.call_soon, self._update_reading)
+        self._backlog = held_input_queue_of(loop)
         self._is_in_backlog = False
         self._is_paused = False
         self._peer_has_paused = False
@@ -57,15 +57,15 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         """Handle the frames that have come, as far as the client's turn goes."""
         turn = self._turn
         turn.begin()
-        if self._frames.has_held_input:
-            self._frames.hold(data)  # it was on its way when reading was paused
-            self._peer.connection.agreement.note_progress(asyncio.get_running_loop().time())
+        if self._frames.has_pending_input:
+            self._frames.append_pending(data)  # it was on its way when reading was paused
+            self._peer.connection.silence_limit.note_progress(asyncio.get_running_loop().time())
         else:
-            self._handle_piece(data)
-            while self._can_go_on and not turn.has_lasted(self._peer.turn_s):
-                self._handle_piece(b"")
+            self._handle_frames(data)
+            while self._can_continue and not turn.is_used_up(self._peer.time_slice_s):
+                self._handle_frames(b"")
         turn.end()
-        self._balance()
+        self._update_reading()
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is sent to."""
@@ -78,8 +78,8 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, and with it the peer."""
         self._is_closing = True
-        if self._last_timer is not None:
-            self._last_timer.cancel()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
         self._peer.connection_lost(exc)
 
     # --- the peer calls these -----------------------------------------------------------------------------------------
@@ -89,13 +89,13 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         if self._is_closing:
             return
         size = len(data)
-        if size <= MESSAGE_BYTES:
-            self._transport.writelines((head_of(Opcode.BINARY, size), data))
+        if size <= MAX_SENT_MESSAGE_BYTES:
+            self._transport.writelines((frame_header(Opcode.BINARY, size), data))
             return
         view = memoryview(data)
-        for start in range(0, size, MESSAGE_BYTES):
-            piece = view[start : start + MESSAGE_BYTES]
-            self._transport.writelines((head_of(Opcode.BINARY, len(piece)), piece))
+        for start in range(0, size, MAX_SENT_MESSAGE_BYTES):
+            piece = view[start : start + MAX_SENT_MESSAGE_BYTES]
+            self._transport.writelines((frame_header(Opcode.BINARY, len(piece)), piece))
 
     def close(self) -> None:
         """Say goodbye; the connection ends when the client has answered, or has not in time."""
@@ -113,21 +113,21 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
     def pause_reading(self) -> None:
         """Take nothing more from the client for now."""
         self._peer_has_paused = True
-        self._balance()
+        self._update_reading()
 
     def resume_reading(self) -> None:
         """Take input from the client again, once the frames that are held are handled."""
         self._peer_has_paused = False
-        self._balance()
+        self._update_reading()
 
     # --- the backlog calls this ---------------------------------------------------------------------------------------
 
-    def read_piece(self) -> bool:
+    def read_slice(self) -> bool:
         """Handle a piece of the frames that are held; True where there is more that can be handled now."""
-        if self._can_go_on:
-            self._handle_piece(b"")
-        has_more = self._is_in_backlog = self._can_go_on
-        self._balance()
+        if self._can_continue:
+            self._handle_frames(b"")
+        has_more = self._is_in_backlog = self._can_continue
+        self._update_reading()
         return has_more
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -144,12 +144,12 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _handle_piece(self, data: bytes) -> None:
+    def _handle_frames(self, data: bytes) -> None:
         """Pass the payload of the next frames to the peer, and answer pings and closes."""
         frames = self._frames
         try:
-            payload = frames.receive(data, PIECE_FRAMES)
-        except Violation as violation:
+            payload = frames.receive(data, MAX_FRAMES_PER_SLICE)
+        except ProtocolViolation as violation:
             self._close(violation.code, violation.reason)
             self._transport.close()
             return
@@ -158,24 +158,24 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         if frames.ping is not None:
             ping, frames.ping = frames.ping, None
             if not self._is_closing:
-                self._transport.write(head_of(Opcode.PONG, len(ping)) + ping)
+                self._transport.write(frame_header(Opcode.PONG, len(ping)) + ping)
         if frames.close_code is not None:
             self._close(frames.close_code)
             self._transport.close()
 
     @property
-    def _can_go_on(self) -> bool:
+    def _can_continue(self) -> bool:
         """Frames are held, and the peer takes their payload."""
-        return self._frames.has_held_input and not self._peer_has_paused and not self._transport.is_closing()
+        return self._frames.has_pending_input and not self._peer_has_paused and not self._transport.is_closing()
 
-    def _balance(self) -> None:
+    def _update_reading(self) -> None:
         """Pause or resume reading, and let held frames wait for their turn."""
         if self._transport.is_closing():
             return
-        if self._can_go_on and not self._is_in_backlog:
+        if self._can_continue and not self._is_in_backlog:
             self._is_in_backlog = True
             self._backlog.add(self)
-        pause = self._frames.has_held_input or self._peer_has_paused or self._turn.is_over
+        pause = self._frames.has_pending_input or self._peer_has_paused or self._turn.is_over
         if pause and not self._is_paused:
             self._transport.pause_reading()
         elif self._is_paused and not pause:
@@ -188,4 +188,4 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._is_closing = True
         self._transport.write(close_frame(code, reason))
         self.resume_reading()  # else the client's own close would not be seen
-        self._last_timer = asyncio.get_running_loop().call_later(LAST_WORDS_S, self._transport.abort)
+        self._close_timer = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)

@@ -15,39 +15,48 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.server.peers.transport import over
-from twinbus.server.process import python
-from twinbus.server.workers.control import Control
-from twinbus.server.workers.words import FROM_WORKER, Beat, Buried, Failed, Hello, Loaded, Serve, Serving
+from twinbus.server.peers.transport import connect_over
+from twinbus.server.process import python_command
+from twinbus.server.workers.control import ControlConnection
+from twinbus.server.workers.words import (
+    WORKER_DECODER,
+    CleanupFinished,
+    Failed,
+    Heartbeat,
+    Hello,
+    Loaded,
+    Serve,
+    Serving,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from twinbus.server.workers.words import Request, Start, Word
+    from twinbus.server.workers.words import Message, Request, Start
 
 log: Final = logging.getLogger(__name__)
 
-PAUSE_S: Final = (0.1, 5.0)
+RESTART_PAUSE_S: Final = (0.1, 5.0)
 """How long to wait before one that has ended is started again: at first, and at most."""
-LONG_LIFE_S: Final = 10.0
+STABLE_AFTER_S: Final = 10.0
 """One that has served for so long has ended for another reason than the last time."""
-LOOKS: Final = 10
+CHECKS_PER_TIMEOUT: Final = 10
 """In the time after which a silent one is killed. Looks are counted, not seconds: if it is the supervisor that was
 stopped for a while, or the machine, the others have been silent for one look."""
-START_SILENCE_S: Final = 60.0
+START_TIMEOUT_S: Final = 60.0
 """While it opens its stores a process may not get to giving signs of life."""
-LAST_BREATH_S: Final = 1.0
+EXIT_GRACE_S: Final = 1.0
 """How long a process may take to end after its socket has."""
-STOP_S: Final = 12.0
+STOP_TIMEOUT_S: Final = 12.0
 """How long it has to stop: its connections have five seconds for it, its stores three."""
 
 
-class Step(Enum):
+class WorkerState(Enum):
     """How far a worker has got."""
 
     DOWN = "down"
     STARTED = "started"
-    TOLD = "told"
+    LOADING = "told"
     """It knows what to serve, and hears of every change from here on."""
     LOADED = "loaded"
     ADMITTED = "admitted"
@@ -55,15 +64,15 @@ class Step(Enum):
     SERVING = "serving"
 
 
-NEXT: Final[dict[tuple[Step, type], Step]] = {
-    (Step.STARTED, Hello): Step.TOLD,
-    (Step.TOLD, Loaded): Step.LOADED,
-    (Step.ADMITTED, Serving): Step.SERVING,
+TRANSITIONS: Final[dict[tuple[WorkerState, type], WorkerState]] = {
+    (WorkerState.STARTED, Hello): WorkerState.LOADING,
+    (WorkerState.LOADING, Loaded): WorkerState.LOADED,
+    (WorkerState.ADMITTED, Serving): WorkerState.SERVING,
 }
 """What a worker's word brings it to; anything else is no step."""
 
 
-class Child:
+class WorkerProcess:
     """One worker."""
 
     def __init__(
@@ -73,28 +82,28 @@ class Child:
         timeout_s: float,
         descriptors: Sequence[int],
         make_start: Callable[[], Start],
-        answer: Callable[[Request], Awaitable[object]],
-        on_step: Callable[[Child], None],
-        on_buried: Callable[[Buried], None],
+        handle_request: Callable[[Request], Awaitable[object]],
+        on_state: Callable[[WorkerProcess], None],
+        on_cleanup_finished: Callable[[CleanupFinished], None],
     ) -> None:
         """Not started. `descriptors` are what it inherits beside its control socket."""
         self.number = number
-        self.step = Step.DOWN
+        self.state = WorkerState.DOWN
         self.failure: str | None = None
         """Why it could not start."""
-        self.troubles: dict[int, str] = {}
+        self.unavailable_stores: dict[int, str] = {}
         """Of its stores, by their numbers."""
-        self.control: Control
+        self.connection: ControlConnection
         """In this life."""
         self._timeout_s = timeout_s
         self._descriptors = descriptors
         self._make_start = make_start
-        self._answer = answer
-        self._on_step = on_step
-        self._on_buried = on_buried
+        self._handle_request = handle_request
+        self._on_state = on_state
+        self._on_cleanup_finished = on_cleanup_finished
         self._process: asyncio.subprocess.Process | None = None
         self._serving_since_s: float | None = None
-        self._was_heard = False
+        self._has_received = False
         self._stopping = asyncio.Event()
 
     @property
@@ -105,22 +114,22 @@ class Child:
     @property
     def is_loading(self) -> bool:
         """It has a copy of the catalogue, or is on the way to one; clients do not come to it."""
-        return self.step in (Step.TOLD, Step.LOADED)
+        return self.state in (WorkerState.LOADING, WorkerState.LOADED)
 
     @property
     def is_up(self) -> bool:
         """Clients may come to it."""
-        return self.step in (Step.ADMITTED, Step.SERVING)
+        return self.state in (WorkerState.ADMITTED, WorkerState.SERVING)
 
     async def run(self) -> None:
         """Live, again and again, until `stop`."""
-        pause_s, longest_s = PAUSE_S
+        pause_s, longest_s = RESTART_PAUSE_S
         while not self._stopping.is_set():
-            served_s = await self._live()
+            served_s = await self._run_once()
             if self._stopping.is_set():
                 return
-            if served_s >= LONG_LIFE_S:
-                pause_s = PAUSE_S[0]
+            if served_s >= STABLE_AFTER_S:
+                pause_s = RESTART_PAUSE_S[0]
             log.warning("worker %d is started again in %g s", self.number, pause_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
@@ -128,8 +137,8 @@ class Child:
 
     def serve(self) -> None:
         """Let clients come to it."""
-        self.control.say(Serve())
-        self._go_to(Step.ADMITTED)
+        self.connection.notify(Serve())
+        self._set_state(WorkerState.ADMITTED)
 
     def kill(self, reason: str) -> None:
         """It is of no use any more."""
@@ -138,7 +147,7 @@ class Child:
             self._process.kill()
             if not self.is_up:
                 self.failure = f"worker {self.number} was killed: {reason}"
-            self._go_to(Step.DOWN)
+            self._set_state(WorkerState.DOWN)
 
     async def stop(self) -> None:
         """End it well, as by SIGTERM; in the end, end it."""
@@ -148,33 +157,38 @@ class Child:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            self.kill(f"it has not stopped within {STOP_S:g} s")
+            self.kill(f"it has not stopped within {STOP_TIMEOUT_S:g} s")
             await process.wait()
 
     # --- one life -----------------------------------------------------------------------------------------------------
 
-    async def _live(self) -> float:
+    async def _run_once(self) -> float:
         """From its start to its end; for how long it served."""
         loop = asyncio.get_running_loop()
-        self.control = Control(FROM_WORKER, hear=self._hear, answer=self._answer, lost=self._lost)
+        self.connection = ControlConnection(
+            WORKER_DECODER,
+            on_notice=self._receive,
+            handle_request=self._handle_request,
+            on_lost=self._on_connection_lost,
+        )
         try:
             process = self._process = await self._start_process()
         except OSError as error:
             self.failure = f"worker {self.number} cannot be started: {error}"
             log.error("%s", self.failure)  # noqa: TRY400  # it says all there is
-            self._on_step(self)
+            self._on_state(self)
             return 0.0
-        self._go_to(Step.STARTED)
+        self._set_state(WorkerState.STARTED)
         self._serving_since_s = None
-        watch = loop.create_task(self._watch())
+        watch = loop.create_task(self._watch_heartbeats())
         code = await process.wait()
         served_s = self._served_s()
         watch.cancel()
-        self.control.close()
-        self._go_to(Step.DOWN)
+        self.connection.close()
+        self._set_state(WorkerState.DOWN)
         if not self._stopping.is_set():
             log.error("worker %d has ended", self.number, extra={"pid": process.pid, "code": code})
         return served_s
@@ -187,7 +201,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                *python(),
+                *python_command(),
                 "-m",
                 "twinbus.server.workers.worker",
                 str(self.number),
@@ -195,50 +209,50 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), *self._descriptors],
             )
-        await self.control.open(over(ours))
+        await self.connection.open(connect_over(ours))
         return process
 
-    async def _watch(self) -> None:
+    async def _watch_heartbeats(self) -> None:
         silent = 0
         while True:
-            await asyncio.sleep(self._timeout_s / LOOKS)
-            silent = 0 if self._was_heard else silent + 1
-            self._was_heard = False
-            allowed_s = self._timeout_s if self.step is Step.SERVING else max(self._timeout_s, START_SILENCE_S)
-            if silent * self._timeout_s >= allowed_s * LOOKS:
+            await asyncio.sleep(self._timeout_s / CHECKS_PER_TIMEOUT)
+            silent = 0 if self._has_received else silent + 1
+            self._has_received = False
+            allowed_s = self._timeout_s if self.state is WorkerState.SERVING else max(self._timeout_s, START_TIMEOUT_S)
+            if silent * self._timeout_s >= allowed_s * CHECKS_PER_TIMEOUT:
                 self.kill(f"it has given no sign of life for {allowed_s:g} s")
 
-    def _hear(self, word: Word) -> None:
-        self._was_heard = True
-        step = NEXT.get((self.step, type(word)))
+    def _receive(self, message: Message) -> None:
+        self._has_received = True
+        step = TRANSITIONS.get((self.state, type(message)))
         if step is not None:
-            self._go_to(step)
-        elif isinstance(word, Beat):
-            self.troubles = word.troubles
-        elif isinstance(word, Buried):
-            self._on_buried(word)
-        elif isinstance(word, Failed):
-            self.failure = word.reason
-            log.error("worker %d cannot start: %s", self.number, word.reason)
+            self._set_state(step)
+        elif isinstance(message, Heartbeat):
+            self.unavailable_stores = message.unavailable_stores
+        elif isinstance(message, CleanupFinished):
+            self._on_cleanup_finished(message)
+        elif isinstance(message, Failed):
+            self.failure = message.reason
+            log.error("worker %d cannot start: %s", self.number, message.reason)
 
-    def _go_to(self, step: Step) -> None:
-        if step is self.step:
+    def _set_state(self, state: WorkerState) -> None:
+        if state is self.state:
             return
-        self.step = step
-        if step is Step.TOLD:
-            self.control.say(self._make_start())
-        elif step is Step.SERVING:
+        self.state = state
+        if state is WorkerState.LOADING:
+            self.connection.notify(self._make_start())
+        elif state is WorkerState.SERVING:
             self._serving_since_s = asyncio.get_running_loop().time()
             log.info("worker %d serves", self.number, extra={"pid": self.pid})
-        self._on_step(self)
+        self._on_state(self)
 
-    def _lost(self) -> None:
+    def _on_connection_lost(self) -> None:
         """It has closed its socket: it has ended, as a rule, and the machine will say so."""
         process = self._process
-        self._go_to(Step.DOWN)
+        self._set_state(WorkerState.DOWN)
 
         def look() -> None:
             if process is self._process and not self._stopping.is_set():
                 self.kill("it has left its supervisor")
 
-        asyncio.get_running_loop().call_later(LAST_BREATH_S, look)
+        asyncio.get_running_loop().call_later(EXIT_GRACE_S, look)

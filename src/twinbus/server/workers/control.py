@@ -13,41 +13,41 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
-from twinbus.broker.ports.peer_protocol import error_of, kind_of
+from twinbus.broker.ports.peer_protocol import error_name, make_error
 from twinbus.model.errors import InternalFault, ServiceBusError, StoreUnavailable
-from twinbus.server.peers.channel import Channel
-from twinbus.server.workers.words import Done, Refused
+from twinbus.server.peers.channel import MessageChannel
+from twinbus.server.workers.words import Done, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from twinbus.server.peers.transport import Connect
-    from twinbus.server.workers.words import Word
+    from twinbus.server.workers.words import Message
 
 log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class Control:
+class ControlConnection:
     """One end of it."""
 
     def __init__(
         self,
         decoder: msgspec.msgpack.Decoder[Any],
         *,
-        hear: Callable[[Any], None],
-        answer: Callable[[Any], Awaitable[object]],
-        lost: Callable[[], None],
+        on_notice: Callable[[Any], None],
+        handle_request: Callable[[Any], Awaitable[object]],
+        on_lost: Callable[[], None],
     ) -> None:
         """`hear` is told what is said, `answer` is asked what is asked, `lost` is called when nothing will come."""
         self.is_lost = False
-        self._hear = hear
-        self._answer = answer
-        self._lost = lost
-        self._channel = Channel(decoder, self._receive, self._end)
-        self._numbers = count(1)
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._on_notice = on_notice
+        self._handle_request = handle_request
+        self._on_lost = on_lost
+        self._channel = MessageChannel(decoder, self._receive, self._on_channel_lost)
+        self._request_ids = count(1)
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, connect: Connect) -> None:
@@ -58,17 +58,17 @@ class Control:
         """Say no more."""
         self._channel.close()
 
-    def say(self, word: Word) -> None:
+    def notify(self, notice: Message) -> None:
         """What is not answered."""
-        self._send(0, word)
+        self._send(0, notice)
 
-    async def ask(self, question: Word, kind: type[T], timeout_s: float) -> T:
+    async def request(self, message: Message, result_type: type[T], timeout_s: float) -> T:
         """What is answered. The error that the other side tells, or StoreUnavailable."""
         if self.is_lost:
-            raise _away()
-        number = next(self._numbers)
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._send(number, question)
+            raise _not_connected()
+        number = next(self._request_ids)
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        self._send(number, message)
         try:
             async with asyncio.timeout(timeout_s):
                 result = await future
@@ -76,48 +76,48 @@ class Control:
             text = f"the process that this is asked of has not answered for {timeout_s:g} s: it may still be done"
             raise StoreUnavailable(text) from None
         finally:
-            self._waiting.pop(number, None)
-        return msgspec.msgpack.decode(result, type=kind)
+            self._pending.pop(number, None)
+        return msgspec.msgpack.decode(result, type=result_type)
 
-    def _send(self, number: int, word: Word) -> None:
+    def _send(self, request_id: int, message: Message) -> None:
         if not self.is_lost:
-            self._channel.send(number, cast("Any", word))
+            self._channel.send(request_id, cast("Any", message))
 
-    def _receive(self, number: int, word: Word) -> None:
-        if isinstance(word, Done | Refused):
-            future = self._waiting.get(number)
+    def _receive(self, request_id: int, message: Message) -> None:
+        if isinstance(message, Done | RequestFailed):
+            future = self._pending.get(request_id)
             if future is None or future.done():  # nobody waits any more
                 return
-            if isinstance(word, Done):
-                future.set_result(word.result)
+            if isinstance(message, Done):
+                future.set_result(message.result)
             else:
-                future.set_exception(error_of(word.kind, word.text))
-        elif number:
-            task = asyncio.get_running_loop().create_task(self._reply(number, word))
+                future.set_exception(make_error(message.error_name, message.text))
+        elif request_id:
+            task = asyncio.get_running_loop().create_task(self._reply(request_id, message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            self._hear(word)
+            self._on_notice(message)
 
-    async def _reply(self, number: int, question: Word) -> None:
+    async def _reply(self, request_id: int, request: Message) -> None:
         try:
-            result = await self._answer(question)
-            self._send(number, Done(msgspec.msgpack.encode(result)))
+            result = await self._handle_request(request)
+            self._send(request_id, Done(msgspec.msgpack.encode(result)))
         except ServiceBusError as error:
-            self._send(number, Refused(kind_of(error), str(error)))
+            self._send(request_id, RequestFailed(error_name(error), str(error)))
         except Exception:
-            log.exception("%s failed", type(question).__name__)
-            self._send(number, Refused(InternalFault.__name__, "the server failed; its log says why"))
+            log.exception("%s failed", type(request).__name__)
+            self._send(request_id, RequestFailed(InternalFault.__name__, "the server failed; its log says why"))
 
-    def _end(self) -> None:
+    def _on_channel_lost(self) -> None:
         self.is_lost = True
-        for future in self._waiting.values():
+        for future in self._pending.values():
             if not future.done():
-                future.set_exception(_away())
-        self._lost()
+                future.set_exception(_not_connected())
+        self._on_lost()
 
 
-def _away() -> StoreUnavailable:
+def _not_connected() -> StoreUnavailable:
     return StoreUnavailable(
         "the process that keeps the catalogue is not there: messages can be sent and received, and nothing can be "
         "changed until the server is started again"

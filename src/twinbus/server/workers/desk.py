@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinbus.broker.clock import Times
+from twinbus.broker.clock import TimeServices
 from twinbus.broker.ports.outage import Outages
-from twinbus.model.outage import EVERYTHING, SHORTEST_S
-from twinbus.model.path import key_of
+from twinbus.model.outage import ALL_ENTITIES, MIN_OUTAGE_S
+from twinbus.model.path import canonical_key
 from twinbus.model.topic import SubscriptionDescription
-from twinbus.server.outage_node import told
-from twinbus.server.pairing import Pairings
-from twinbus.server.system_clock import TimerDrive
+from twinbus.server.outage_node import describe_outage
+from twinbus.server.pairing import ReportStore
+from twinbus.server.system_clock import TimerDriver
 from twinbus.server.workers.words import (
     BeginOutage,
     CreateEntity,
@@ -23,13 +23,13 @@ from twinbus.server.workers.words import (
     CreateSubscription,
     DeleteEntity,
     DeleteRule,
-    DropReport,
     EndOutage,
     ListPrimaries,
     OutageBegun,
     OutageEnded,
     PutReport,
     ReadReports,
+    RemoveReport,
     UpdateEntity,
     UpdateRule,
 )
@@ -39,23 +39,25 @@ if TYPE_CHECKING:
 
     from twinbus.broker.clock import Clock
     from twinbus.broker.ports.outage import Outage
-    from twinbus.server.keeper import Keeper
+    from twinbus.server.keeper import CatalogueService
     from twinbus.server.workers.words import AnyChange, Request
 
 
-class Desk:
+class WorkerRequestHandler:
     """Who answers them."""
 
-    def __init__(self, keeper: Keeper, clock: Clock, publish: Callable[[AnyChange], Awaitable[None]]) -> None:
+    def __init__(
+        self, catalogue: CatalogueService, clock: Clock, publish: Callable[[AnyChange], Awaitable[None]]
+    ) -> None:
         """On the running loop. `publish` has a change made by all workers."""
-        timers = Times(clock).timers
-        self.drive = TimerDrive(timers)
-        self._keeper = keeper
+        timers = TimeServices(clock).timers
+        self.timer_drive = TimerDriver(timers)
+        self._catalogue = catalogue
         self._clock = clock
         self._publish = publish
-        self._outages = Outages(clock, timers, keeper.entities)
-        self._pairings = Pairings(clock, timers)
-        self._acts: dict[type, Callable[[Any], Awaitable[object]]] = {
+        self._outages = Outages(clock, timers, catalogue.entities)
+        self._report_store = ReportStore(clock, timers)
+        self._handlers: dict[type, Callable[[Any], Awaitable[object]]] = {
             CreateEntity: self._create_entity,
             CreateSubscription: self._create_subscription,
             UpdateEntity: self._update_entity,
@@ -66,73 +68,75 @@ class Desk:
             BeginOutage: self._begin_outage,
             EndOutage: self._end_outage,
             PutReport: self._put_report,
-            DropReport: self._drop_report,
+            RemoveReport: self._remove_report,
             ListPrimaries: self._list_primaries,
             ReadReports: self._read_reports,
         }
 
-    async def answer(self, request: Request) -> object:
+    async def handle(self, request: Request) -> object:
         """Do what is asked."""
-        return await self._acts[type(request)](request)
+        return await self._handlers[type(request)](request)
 
-    def outages(self) -> list[OutageBegun]:
+    def active_outages(self) -> list[OutageBegun]:
         """Those that are on, for who has not heard of them."""
-        entities = self._keeper.entities
+        entities = self._catalogue.entities
         return [
-            self._begun(one) for one in self._outages.all() if one.path == EVERYTHING or key_of(one.path) in entities
+            self._outage_begun(one)
+            for one in self._outages.all()
+            if one.path == ALL_ENTITIES or canonical_key(one.path) in entities
         ]
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 
     async def _create_entity(self, request: CreateEntity) -> str:
-        return (await self._keeper.create(request.path, request.described.read())).path
+        return (await self._catalogue.create(request.path, request.description.decode())).path
 
     async def _create_subscription(self, request: CreateSubscription) -> str:
-        description = request.described.read()
+        description = request.description.decode()
         assert isinstance(description, SubscriptionDescription)
-        return (await self._keeper.create_subscription(request.topic, request.name, description, request.rule)).path
+        return (await self._catalogue.create_subscription(request.topic, request.name, description, request.rule)).path
 
     async def _update_entity(self, request: UpdateEntity) -> str:
-        return (await self._keeper.update(request.path, request.described.read())).path
+        return (await self._catalogue.update(request.path, request.description.decode())).path
 
     async def _delete_entity(self, request: DeleteEntity) -> str:
-        return (await self._keeper.delete(request.path)).path
+        return (await self._catalogue.delete(request.path)).path
 
     async def _create_rule(self, request: CreateRule) -> object:
-        return await self._keeper.create_rule(request.subscription, request.rule)
+        return await self._catalogue.create_rule(request.subscription, request.rule)
 
     async def _update_rule(self, request: UpdateRule) -> object:
-        return await self._keeper.update_rule(request.subscription, request.rule)
+        return await self._catalogue.update_rule(request.subscription, request.rule)
 
     async def _delete_rule(self, request: DeleteRule) -> None:
-        await self._keeper.delete_rule(request.subscription, request.name)
+        await self._catalogue.delete_rule(request.subscription, request.name)
 
     # --- outages ------------------------------------------------------------------------------------------------------
 
     async def _begin_outage(self, request: BeginOutage) -> object:
         outage = self._outages.begin(request.path, request.kind, request.seconds)
-        await self._publish(self._begun(outage))
-        return told(outage)
+        await self._publish(self._outage_begun(outage))
+        return describe_outage(outage)
 
     async def _end_outage(self, request: EndOutage) -> object:
         ended = self._outages.end(request.path)
         await self._publish(OutageEnded(request.path))
-        return [told(outage) for outage in ended]
+        return [describe_outage(outage) for outage in ended]
 
-    def _begun(self, outage: Outage) -> OutageBegun:
-        seconds = max(SHORTEST_S, (outage.until_ms - self._clock.wall_ms()) / 1000)
+    def _outage_begun(self, outage: Outage) -> OutageBegun:
+        seconds = max(MIN_OUTAGE_S, (outage.until_ms - self._clock.wall_ms()) / 1000)
         return OutageBegun(outage.path, outage.kind, seconds, outage.since_ms, outage.until_ms)
 
     # --- reports of paired clients ------------------------------------------------------------------------------------
 
     async def _put_report(self, request: PutReport) -> None:
-        self._pairings.put(request.report)
+        self._report_store.put(request.report)
 
-    async def _drop_report(self, request: DropReport) -> None:
-        self._pairings.leave(request.leave)
+    async def _remove_report(self, request: RemoveReport) -> None:
+        self._report_store.remove(request.departure)
 
     async def _list_primaries(self, _request: ListPrimaries) -> list[str]:
-        return list(self._pairings.primaries())
+        return list(self._report_store.primaries())
 
     async def _read_reports(self, request: ReadReports) -> object:
-        return self._pairings.read_of(request.primaries, skip=request.skip, top=request.top)
+        return self._report_store.read_primaries(request.primaries, skip=request.skip, top=request.top)

@@ -16,16 +16,16 @@ import mmap
 import os
 from typing import Final
 
-LEAVE_S: Final = 0.02
+DEFER_S: Final = 0.02
 """How long a connection is left to each of those that have fewer."""
-LEAVE_TO: Final = 3
+MAX_DEFERRALS: Final = 3
 """... and to how many of them at most."""
 ABSENT: Final = 2**32 - 1
 """The number of connections of a process that is not there: nobody leaves anything to it."""
 _WIDTH: Final = 4
 
 
-class Tally:
+class ConnectionCounts:
     """How many connections each worker has, on each of some ports."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
@@ -34,23 +34,23 @@ class Tally:
         self._counts = memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
     @staticmethod
-    def make(workers: int, ports: int) -> int:
+    def create_memory(workers: int, ports: int) -> int:
         """Make the memory, with all workers absent. A descriptor, to be inherited: a file could be cleaned up."""
         descriptor = os.memfd_create("twinbus-tally")
         os.write(descriptor, ABSENT.to_bytes(_WIDTH, "little") * workers * ports)
         return descriptor
 
-    def share(self, port: int, number: int) -> TallyShare:
+    def balancer_for(self, port: int, number: int) -> WorkerAcceptBalancer:
         """The part of one worker on one port."""
-        return TallyShare(self._counts[port * self._workers : (port + 1) * self._workers], number)
+        return WorkerAcceptBalancer(self._counts[port * self._workers : (port + 1) * self._workers], number)
 
-    def drop(self, number: int) -> None:
+    def clear_worker(self, number: int) -> None:
         """A worker has gone."""
         for place in range(number, len(self._counts), self._workers):
             self._counts[place] = ABSENT
 
 
-class TallyShare:
+class WorkerAcceptBalancer:
     """One worker's part in the connections of one port: a `Share` of its acceptor."""
 
     def __init__(self, row: memoryview, number: int) -> None:
@@ -70,17 +70,17 @@ class TallyShare:
         self._is_open = False
         self._row[self._number] = ABSENT
 
-    def wait_s(self) -> float:
+    def delay_s(self) -> float:
         """How long to leave the next connection to workers with fewer connections."""
         fewer = sum(count < self._count for count in self._row)
-        return min(fewer, LEAVE_TO) * LEAVE_S
+        return min(fewer, MAX_DEFERRALS) * DEFER_S
 
-    def took(self) -> bool:
+    def on_accepted(self) -> bool:
         """Count a connection; whether no other worker has fewer now."""
         self._set(self._count + 1)
         return self._count <= min(self._row)
 
-    def lost(self) -> None:
+    def on_closed(self) -> None:
         """Count a connection out."""
         self._set(self._count - 1)
 

@@ -14,100 +14,100 @@ from twinbus.model.outage import OutageKind  # noqa: TC001  # msgspec reads the 
 from twinbus.model.rule import RuleDescription  # noqa: TC001  # msgspec reads the types of fields
 from twinbus.server.changes import Change, EntityCreated, EntityDeleted, EntityUpdated, RuleDeleted, RulePut
 from twinbus.server.keys import Key  # noqa: TC001  # msgspec reads the types of fields
-from twinbus.server.pairing_report import Leave, Report  # noqa: TC001  # msgspec reads the types of fields
-from twinbus.store.catalogue import DESCRIPTIONS, KINDS, DoomedRow, EntityRow
+from twinbus.server.pairing_report import ClientDeparture, Report  # noqa: TC001  # msgspec reads the types of fields
+from twinbus.store.catalogue import DESCRIPTION_TYPES, KIND_OF_DESCRIPTION, CleanupRow, EntityRow
 
 if TYPE_CHECKING:
     from twinbus.model.info import Description
 
 
-class Word(msgspec.Struct, array_like=True, tag=True):
+class Message(msgspec.Struct, array_like=True, tag=True):
     """Anything that is said: written as an array that begins with its name."""
 
 
 # --- rows and changes -------------------------------------------------------------------------------------------------
 
 
-class Described(msgspec.Struct, array_like=True):
+class EncodedDescription(msgspec.Struct, array_like=True):
     """What an entity is told to be."""
 
     kind: str
     content: bytes
 
     @classmethod
-    def of(cls, description: Description) -> Self:
+    def encode(cls, description: Description) -> Self:
         """As it is said."""
-        return cls(KINDS[type(description)], msgspec.msgpack.encode(description))
+        return cls(KIND_OF_DESCRIPTION[type(description)], msgspec.msgpack.encode(description))
 
-    def read(self) -> Description:
+    def decode(self) -> Description:
         """As it is meant."""
-        return msgspec.msgpack.decode(self.content, type=DESCRIPTIONS[self.kind])
+        return msgspec.msgpack.decode(self.content, type=DESCRIPTION_TYPES[self.kind])
 
 
-class Row(msgspec.Struct, array_like=True):
+class EncodedRow(msgspec.Struct, array_like=True):
     """An entity, as the catalogue has it."""
 
     id: int
     path: str
-    described: Described
+    description: EncodedDescription
     created_ms: int
     updated_ms: int
     fragments: tuple[int, ...]
 
     @classmethod
-    def of(cls, row: EntityRow) -> Self:
+    def encode(cls, row: EntityRow) -> Self:
         """As it is said."""
-        described = Described.of(row.description)
+        described = EncodedDescription.encode(row.description)
         return cls(row.id, row.path, described, row.created_ms, row.updated_ms, row.fragments)
 
-    def read(self) -> EntityRow:
+    def decode(self) -> EntityRow:
         """As it is meant."""
         return EntityRow(
             id=self.id,
-            kind=self.described.kind,
+            kind=self.description.kind,
             path=self.path,
-            description=self.described.read(),
+            description=self.description.decode(),
             created_ms=self.created_ms,
             updated_ms=self.updated_ms,
             fragments=self.fragments,
         )
 
 
-class Created(Word):
+class EntityCreatedMessage(Message):
     """An entity was created."""
 
-    row: Row
+    row: EncodedRow
     rules: tuple[RuleDescription, ...]
 
 
-class Updated(Word):
+class EntityUpdatedMessage(Message):
     """An entity was described anew."""
 
-    row: Row
+    row: EncodedRow
 
 
-class Deleted(Word):
+class EntityDeletedMessage(Message):
     """An entity was deleted."""
 
     path: str
-    doomed: tuple[DoomedRow, ...]
+    cleanups: tuple[CleanupRow, ...]
 
 
-class Put(Word):
+class RulePutMessage(Message):
     """A subscription has a rule."""
 
     subscription: str
     rule: RuleDescription
 
 
-class Dropped(Word):
+class RuleDeletedMessage(Message):
     """A subscription has a rule no more."""
 
     subscription: str
     name: str
 
 
-class OutageBegun(Word):
+class OutageBegun(Message):
     """An outage on purpose was switched on, for so many seconds from now on. Times are of the wall clock."""
 
     path: str
@@ -117,13 +117,13 @@ class OutageBegun(Word):
     until_ms: int
 
 
-class OutageEnded(Word):
+class OutageEnded(Message):
     """The outage of that path was switched off, or all."""
 
     path: str | None
 
 
-class Reloaded(Word):
+class IdentityReloaded(Message):
     """Keys, certificate and log level are others; None: as before. Keys are secret: this is never logged."""
 
     keys: list[Key]
@@ -132,60 +132,71 @@ class Reloaded(Word):
     log_level: str | None
 
 
-AnyChange: TypeAlias = Created | Updated | Deleted | Put | Dropped | OutageBegun | OutageEnded | Reloaded
+AnyChange: TypeAlias = (
+    EntityCreatedMessage
+    | EntityUpdatedMessage
+    | EntityDeletedMessage
+    | RulePutMessage
+    | RuleDeletedMessage
+    | OutageBegun
+    | OutageEnded
+    | IdentityReloaded
+)
 
 
-def write(change: Change) -> AnyChange:
+def encode_change(change: Change) -> AnyChange:
     """A change of the catalogue, as it is said."""
     if isinstance(change, EntityCreated):
-        return Created(Row.of(change.row), change.rules)
+        return EntityCreatedMessage(EncodedRow.encode(change.row), change.rules)
     if isinstance(change, EntityUpdated):
-        return Updated(Row.of(change.row))
+        return EntityUpdatedMessage(EncodedRow.encode(change.row))
     if isinstance(change, EntityDeleted):
-        return Deleted(change.path, change.doomed)
+        return EntityDeletedMessage(change.path, change.deleted_rows)
     if isinstance(change, RulePut):
-        return Put(change.subscription, change.rule)
-    return Dropped(change.subscription, change.name)
+        return RulePutMessage(change.subscription, change.rule)
+    return RuleDeletedMessage(change.subscription, change.name)
 
 
-def read(word: Created | Updated | Deleted | Put | Dropped) -> Change:
+def decode_change(
+    message: EntityCreatedMessage | EntityUpdatedMessage | EntityDeletedMessage | RulePutMessage | RuleDeletedMessage,
+) -> Change:
     """... and as it is meant."""
-    if isinstance(word, Created):
-        return EntityCreated(word.row.read(), word.rules)
-    if isinstance(word, Updated):
-        return EntityUpdated(word.row.read())
-    if isinstance(word, Deleted):
-        return EntityDeleted(word.path, word.doomed)
-    if isinstance(word, Put):
-        return RulePut(word.subscription, word.rule)
-    return RuleDeleted(word.subscription, word.name)
+    if isinstance(message, EntityCreatedMessage):
+        return EntityCreated(message.row.decode(), message.rules)
+    if isinstance(message, EntityUpdatedMessage):
+        return EntityUpdated(message.row.decode())
+    if isinstance(message, EntityDeletedMessage):
+        return EntityDeleted(message.path, message.cleanups)
+    if isinstance(message, RulePutMessage):
+        return RulePut(message.subscription, message.rule)
+    return RuleDeleted(message.subscription, message.name)
 
 
 # --- the supervisor says ----------------------------------------------------------------------------------------------
 
 
-class Copy(msgspec.Struct, array_like=True):
+class CatalogueSnapshot(msgspec.Struct, array_like=True):
     """All of the catalogue."""
 
-    entities: list[tuple[Row, list[RuleDescription]]]
+    entities: list[tuple[EncodedRow, list[RuleDescription]]]
     """A topic comes before its subscriptions."""
-    doomed: list[DoomedRow]
+    pending_cleanups: list[CleanupRow]
     created_ms: int
 
 
-class Start(Word):
+class Start(Message):
     """What a worker is to serve, and how. Keys are secret: this is never logged."""
 
     workers: int
-    folder: str
+    run_folder: str
     """Where the workers' sockets are."""
     stores: list[str]
     """The directory of every store, by its number."""
-    usage: str
+    usage_folder: str
     """The directory of what clients use, as it is counted."""
     sockets: dict[str, list[int]]
     """Descriptors that were inherited, by the names of the ways in."""
-    tally: int
+    connection_counts: int
     """... and that of the memory in which workers say how many connections they have."""
     settings: dict[str, Any]
     limits: NamespaceLimits
@@ -198,106 +209,106 @@ class Start(Word):
     outages: list[OutageBegun]
 
 
-class Serve(Word):
+class Serve(Message):
     """Clients may come."""
 
 
-class Apply(Word):
+class Apply(Message):
     """A change, with the version that the catalogue has after it. Answered when it is made."""
 
     version: int
     change: AnyChange
 
 
-class HowIdle(Word):
+class GetIdleSeconds(Message):
     """For how many seconds each entity was not used that is to be deleted then. Answered with a map of ids."""
 
 
 # --- a worker says ----------------------------------------------------------------------------------------------------
 
 
-class Hello(Word):
+class Hello(Message):
     """It runs, and waits for `Start`."""
 
 
-class Loaded(Word):
+class Loaded(Message):
     """Its stores are open, and it knows what they hold."""
 
 
-class Failed(Word):
+class Failed(Message):
     """It cannot start."""
 
     reason: str
 
 
-class Serving(Word):
+class Serving(Message):
     """Clients can come to it."""
 
 
-class Beat(Word):
+class Heartbeat(Message):
     """It lives. Why some of its stores do not work, by their numbers."""
 
-    troubles: dict[int, str]
+    unavailable_stores: dict[int, str]
 
 
-class Buried(Word):
+class CleanupFinished(Message):
     """Nothing of a deleted entity is left in these stores."""
 
-    entity: int
+    entity_id: int
     stores: list[int]
 
 
-class CreateEntity(Word):
+class CreateEntity(Message):
     """Make a queue or topic. Answered with its path."""
 
     path: str
-    described: Described
+    description: EncodedDescription
 
 
-class CreateSubscription(Word):
+class CreateSubscription(Message):
     """Make a subscription. Answered with its path."""
 
     topic: str
     name: str
-    described: Described
+    description: EncodedDescription
     rule: RuleDescription | None
 
 
-class UpdateEntity(Word):
+class UpdateEntity(Message):
     """Describe an entity anew. Answered with its path."""
 
     path: str
-    described: Described
+    description: EncodedDescription
 
 
-class DeleteEntity(Word):
+class DeleteEntity(Message):
     """Delete an entity."""
 
     path: str
 
 
-class CreateRule(Word):
+class CreateRule(Message):
     """Add a rule. Answered with it."""
 
     subscription: str
     rule: RuleDescription
 
 
-class UpdateRule(Word):
+class UpdateRule(Message):
     """Put a rule in the place of another. Answered with it."""
 
     subscription: str
     rule: RuleDescription
 
 
-class DeleteRule(Word):
+class DeleteRule(Message):
     """Delete a rule."""
 
     subscription: str
     name: str
 
 
-class BeginOutage(Word):
+class BeginOutage(Message):
     """Switch an outage on. Answered with how it is told."""
 
     path: str
@@ -305,29 +316,29 @@ class BeginOutage(Word):
     seconds: float
 
 
-class EndOutage(Word):
+class EndOutage(Message):
     """Switch an outage off, or all. Answered with how each was told."""
 
     path: str | None
 
 
-class PutReport(Word):
+class PutReport(Message):
     """Keep what a paired client reports."""
 
     report: Report
 
 
-class DropReport(Word):
+class RemoveReport(Message):
     """Forget the report of a client that has ended."""
 
-    leave: Leave
+    departure: ClientDeparture
 
 
-class ListPrimaries(Word):
+class ListPrimaries(Message):
     """The primaries that there are reports of."""
 
 
-class ReadReports(Word):
+class ReadReports(Message):
     """Reports of some primaries. Answered with a page."""
 
     primaries: list[str]
@@ -338,16 +349,16 @@ class ReadReports(Word):
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class Done(Word):
+class Done(Message):
     """It was done; what is answered is in MessagePack."""
 
     result: bytes
 
 
-class Refused(Word):
+class RequestFailed(Message):
     """It was not: the name of the error's class, and its text."""
 
-    kind: str
+    error_name: str
     text: str
 
 
@@ -362,11 +373,11 @@ Request: TypeAlias = (
     | BeginOutage
     | EndOutage
     | PutReport
-    | DropReport
+    | RemoveReport
     | ListPrimaries
     | ReadReports
 )
-FromSupervisor: TypeAlias = Start | Serve | Apply | HowIdle | Done | Refused
-FromWorker: TypeAlias = Hello | Loaded | Failed | Serving | Beat | Buried | Request | Done | Refused
-FROM_SUPERVISOR: Final = msgspec.msgpack.Decoder(tuple[int, FromSupervisor])
-FROM_WORKER: Final = msgspec.msgpack.Decoder(tuple[int, FromWorker])
+FromSupervisor: TypeAlias = Start | Serve | Apply | GetIdleSeconds | Done | RequestFailed
+FromWorker: TypeAlias = Hello | Loaded | Failed | Serving | Heartbeat | CleanupFinished | Request | Done | RequestFailed
+SUPERVISOR_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, FromSupervisor])
+WORKER_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, FromWorker])

@@ -29,53 +29,53 @@ from twinbus.server import certificates, logs, process
 from twinbus.server.acceptor import Acceptor
 from twinbus.server.admission import Admission
 from twinbus.server.certificates import Certificate, ServerTls
-from twinbus.server.front import Front
+from twinbus.server.front import Listeners
 from twinbus.server.keys import KeyRing
-from twinbus.server.metering.clerk import Clerk, Desk
-from twinbus.server.metering.meter import Meter
-from twinbus.server.open_files import open_files
-from twinbus.server.peers.peers import Peers
-from twinbus.server.peers.transport import UnixTransport, over
-from twinbus.server.rocks_disks import RocksDisks
+from twinbus.server.metering.clerk import UsageWriter, UsageWriterConfig
+from twinbus.server.metering.meter import UsageMeter
+from twinbus.server.open_files import plan_open_files
+from twinbus.server.peers.peers import PeerNetwork
+from twinbus.server.peers.transport import UnixTransport, connect_over
+from twinbus.server.rocks_disks import RocksStoreBackend
 from twinbus.server.settings import ServeSettings, StartError
-from twinbus.server.stores import Stores
-from twinbus.server.system_clock import SystemClock, TimerDrive
-from twinbus.server.workers.control import Control
-from twinbus.server.workers.entities import WorkerEntities
-from twinbus.server.workers.shared import SharedOutageSwitch, SharedPairingDesk
-from twinbus.server.workers.tally import Tally
+from twinbus.server.stores import StoreManager
+from twinbus.server.system_clock import SystemClock, TimerDriver
+from twinbus.server.workers.control import ControlConnection
+from twinbus.server.workers.entities import WorkerCatalogue
+from twinbus.server.workers.shared import ClusterOutageSwitch, ClusterReportService
+from twinbus.server.workers.tally import ConnectionCounts
 from twinbus.server.workers.words import (
-    FROM_SUPERVISOR,
+    SUPERVISOR_DECODER,
     Apply,
-    Beat,
-    Copy,
+    CatalogueSnapshot,
+    EntityUpdatedMessage,
     Failed,
+    GetIdleSeconds,
+    Heartbeat,
     Hello,
-    HowIdle,
+    IdentityReloaded,
     Loaded,
     OutageBegun,
     OutageEnded,
-    Reloaded,
     Serve,
     Serving,
     Start,
-    Updated,
-    read,
+    decode_change,
 )
 
 if TYPE_CHECKING:
     from twinbus.amqp import peers as amqp_peers
-    from twinbus.broker.journal import Journal
+    from twinbus.broker.journal import CommitLog
     from twinbus.server.workers.words import FromSupervisor
 
 log: Final = logging.getLogger(__name__)
 
-BEAT_S: Final = 1.0
-REACH_S: Final = 2.0
+HEARTBEAT_S: Final = 1.0
+CONNECT_PEERS_S: Final = 2.0
 """How long it waits for the way to the other workers before clients come to it."""
 
 
-class Orphaned(StartError):
+class SupervisorLost(StartError):
     """The supervisor has ended before this served."""
 
     def __init__(self) -> None:
@@ -87,218 +87,225 @@ class Worker:
     """One of them."""
 
     namespace: Namespace
-    entities: WorkerEntities
+    catalogue: WorkerCatalogue
 
     def __init__(self, number: int) -> None:
         """On the running loop."""
         loop = asyncio.get_running_loop()
         self._number = number
-        self._control = Control(FROM_SUPERVISOR, hear=self._hear, answer=self._answer, lost=self._lost)
-        self._told: asyncio.Future[Start] = loop.create_future()
-        self._admitted: asyncio.Future[None] = loop.create_future()
-        self._early: list[Apply] | None = []
+        self._connection = ControlConnection(
+            SUPERVISOR_DECODER,
+            on_notice=self._on_notice,
+            handle_request=self._handle_request,
+            on_lost=self._on_supervisor_lost,
+        )
+        self._start_received: asyncio.Future[Start] = loop.create_future()
+        self._serve_received: asyncio.Future[None] = loop.create_future()
+        self._early_changes: list[Apply] | None = []
         """Changes that came before all was loaded."""
         self._version = 0
         self._tls: ServerTls | None = None
         self._certificate: tuple[str, str] | None = None
         """Another one than that of the start."""
-        self._meter = Meter()
-        self._own: dict[int, Journal] = {}
+        self._meter = UsageMeter()
+        self._own_commit_logs: dict[int, CommitLog] = {}
         """By the numbers of their stores."""
 
     async def run(self, sock: socket.socket) -> int:
         """Serve until told to stop; the exit code."""
-        await self._control.open(over(sock))
-        self._control.say(Hello())
+        await self._connection.open(connect_over(sock))
+        self._connection.notify(Hello())
         try:
-            start = await self._told
+            start = await self._start_received
             return await self._serve(start)
         except StartError as error:
-            self._control.say(Failed(str(error)))
+            self._connection.notify(Failed(str(error)))
             await asyncio.sleep(0.1)  # until it is said
             return 1
 
     async def _serve(self, start: Start) -> int:
         settings = ServeSettings(**start.settings, limits=start.limits, data=Path())
         logs.configure(settings.log_level, settings.log_format, worker=self._number)
-        process.tune()
+        process.tune_interpreter()
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         async with contextlib.AsyncExitStack() as stack:
-            beat = asyncio.get_running_loop().create_task(self._beat())
+            beat = asyncio.get_running_loop().create_task(self._send_heartbeats())
             stack.callback(beat.cancel)
             peers = await self._open(stack, settings, start)
-            self._control.say(Loaded())
-            await self._admitted
-            await peers.wait(REACH_S)
+            self._connection.notify(Loaded())
+            await self._serve_received
+            await peers.wait_connected(CONNECT_PEERS_S)
             certificate = Certificate(*map(Path, self._certificate or start.certificate))
             self._tls = ServerTls(certificate)
-            await self._front.open(stack, self._tls.context, self._acceptors(start), certificate)
-            process.set_apart()
-            self._control.say(Serving())
+            await self._listeners.open(stack, self._tls.context, self._acceptors(start), certificate)
+            process.freeze_objects()
+            self._connection.notify(Serving())
             await stop.wait()
         return 0
 
     # --- its start ----------------------------------------------------------------------------------------------------
 
-    async def _open(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> Peers:
+    async def _open(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> PeerNetwork:
         clock, workers = SystemClock(), start.workers
         namespace = self.namespace = Namespace(
             clock=clock,
             random=random.SystemRandom(),
-            defer=asyncio.get_running_loop().call_soon,
+            call_at_turn_end=asyncio.get_running_loop().call_soon,
             on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
-        self._count(stack, settings, start)
-        peers = Peers(
+        self._start_metering(stack, settings, start)
+        peers = PeerNetwork(
             namespace,
-            number=self._number,
+            worker_number=self._number,
             workers=workers,
-            transport=UnixTransport(Path(start.folder)),
+            transport=UnixTransport(Path(start.run_folder)),
             timeout_s=settings.store_timeout_s,
         )
         own = range(self._number, len(start.stores), workers)
-        files = open_files(stores=len(own), connections=settings.max_connections, workers=workers)
+        files = plan_open_files(stores=len(own), connections=settings.max_connections, workers=workers)
         self._admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
         directories = [Path(directory) for directory in start.stores]
-        disks = RocksDisks(directories, sync=settings.sync, table_files=files.per_store)
-        stores = Stores(
+        disks = RocksStoreBackend(directories, sync=settings.sync, table_files=files.table_files_per_store)
+        stores = StoreManager(
             namespace,
             disks,
             min_free_bytes=settings.min_free_bytes,
-            owner_of=lambda store: None if store in own else peers.owner(store % workers),
+            owner_of=lambda store: None if store in own else peers.client(store % workers),
         )
         stack.push_async_callback(stores.close)
         await stores.open()
-        self._own = stores.own
-        stack.callback(TimerDrive(namespace.timers).stop)
-        self.entities = WorkerEntities(namespace, settings.name, self._control, peers, own)
-        stack.callback(self.entities.close)
-        self._front = self._make_front(settings, start)
+        self._own_commit_logs = stores.own_commit_logs
+        stack.callback(TimerDriver(namespace.timers).stop)
+        self.catalogue = WorkerCatalogue(namespace, settings.name, self._connection, peers, own)
+        stack.callback(self.catalogue.close)
+        self._listeners = self._make_listeners(settings, start)
         await self._load(start)
         stack.push_async_callback(peers.close)
-        await peers.start(self.entities)
+        await peers.start(self.catalogue)
         return peers
 
-    def _count(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> None:
+    def _start_metering(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> None:
         """What its own clients use, and what is forwarded from its own stores."""
         namespace = self.namespace
         namespace.on_forwarded = self._meter.count_forwards
         if settings.metering:
-            desk = Desk(
-                folder=Path(start.usage),
+            desk = UsageWriterConfig(
+                folder=Path(start.usage_folder),
                 namespace=settings.name,
-                process=self._number,
-                processes=start.workers,
-                days=settings.usage_days,
+                process_number=self._number,
+                process_count=start.workers,
+                retention_days=settings.usage_days,
             )
-            clerk = Clerk(self._meter, namespace.clock, namespace.timers, desk)
+            clerk = UsageWriter(self._meter, namespace.clock, namespace.timers, desk)
             stack.push_async_callback(clerk.close)
             clerk.start()
 
-    def _make_front(self, settings: ServeSettings, start: Start) -> Front:
-        front = Front(
+    def _make_listeners(self, settings: ServeSettings, start: Start) -> Listeners:
+        front = Listeners(
             settings,
             self.namespace,
-            self.entities,
+            self.catalogue,
             KeyRing(start.keys),
             self.namespace.clock,
             self._meter,
         )
-        self._switch = SharedOutageSwitch(self.namespace.outages, self._control)
-        front.gateway.outage_switch = self._switch
-        front.gateway.pairings = SharedPairingDesk(self._control)
+        self._outage_switch = ClusterOutageSwitch(self.namespace.outages, self._connection)
+        front.gateway.outage_switch = self._outage_switch
+        front.gateway.pairing_reports = ClusterReportService(self._connection)
         return front
 
-    def _acceptors(self, start: Start) -> dict[str, list[amqp_peers.Serve]]:
+    def _acceptors(self, start: Start) -> dict[str, list[amqp_peers.StartAccepting]]:
         """For each socket that was inherited."""
-        tally = Tally(start.tally, start.workers)
+        tally = ConnectionCounts(start.connection_counts, start.workers)
         return {
             way: [
-                Acceptor(socket.socket(fileno=one), self._admission, tally.share(place, self._number)).serve
+                Acceptor(socket.socket(fileno=one), self._admission, tally.balancer_for(place, self._number)).serve
                 for one in some
             ]
             for place, (way, some) in enumerate(start.sockets.items())
         }
 
     async def _load(self, start: Start) -> None:
-        copy = msgspec.msgpack.decode(start.catalogue, type=Copy)
-        self.entities.created_ms = copy.created_ms
+        copy = msgspec.msgpack.decode(start.catalogue, type=CatalogueSnapshot)
+        self.catalogue.created_ms = copy.created_ms
         try:
-            await self.entities.load([(row.read(), rules) for row, rules in copy.entities])
+            await self.catalogue.load([(row.decode(), rules) for row, rules in copy.entities])
         except ServiceBusError as error:
             raise StartError(str(error)) from error
         for outage in start.outages:
             with contextlib.suppress(EntityNotFound):
-                self._switch.apply(outage)
-        for doomed in copy.doomed:
-            self.entities.start_burial(doomed)
+                self._outage_switch.apply(outage)
+        for doomed in copy.pending_cleanups:
+            self.catalogue.start_cleanup(doomed)
         self._version = start.version
-        early, self._early = self._early or [], None
+        early, self._early_changes = self._early_changes or [], None
         for change in early:
             self._apply(change)
 
     # --- what the supervisor says -------------------------------------------------------------------------------------
 
-    def _hear(self, word: FromSupervisor) -> None:
-        if isinstance(word, Start):
-            self._told.set_result(word)
-        elif isinstance(word, Serve):
-            self._admitted.set_result(None)
-        elif isinstance(word, Apply):
-            self._apply(word)
+    def _on_notice(self, notice: FromSupervisor) -> None:
+        if isinstance(notice, Start):
+            self._start_received.set_result(notice)
+        elif isinstance(notice, Serve):
+            self._serve_received.set_result(None)
+        elif isinstance(notice, Apply):
+            self._apply(notice)
 
-    async def _answer(self, question: FromSupervisor) -> object:
-        if isinstance(question, Apply):
-            self._apply(question)
-            if isinstance(question.change, Reloaded | Updated):
-                await self._front.settle_keys()
+    async def _handle_request(self, request: FromSupervisor) -> object:
+        if isinstance(request, Apply):
+            self._apply(request)
+            if isinstance(request.change, IdentityReloaded | EntityUpdatedMessage):
+                await self._listeners.wait_for_revocations()
             return None
-        assert isinstance(question, HowIdle)
-        return self.entities.idle_times()
+        assert isinstance(request, GetIdleSeconds)
+        return self.catalogue.idle_seconds()
 
-    def _apply(self, word: Apply) -> None:
-        if self._early is not None:
-            self._early.append(word)
+    def _apply(self, message: Apply) -> None:
+        if self._early_changes is not None:
+            self._early_changes.append(message)
             return
-        assert word.version == self._version + 1, "a change of the catalogue is missing"
-        if isinstance(word.change, OutageBegun | OutageEnded):
-            self._switch.apply(word.change)
-        elif isinstance(word.change, Reloaded):
-            self._reload(word.change)
+        assert message.version == self._version + 1, "a change of the catalogue is missing"
+        if isinstance(message.change, OutageBegun | OutageEnded):
+            self._outage_switch.apply(message.change)
+        elif isinstance(message.change, IdentityReloaded):
+            self._reload(message.change)
         else:
-            self.entities.apply(read(word.change))
-        self._version = word.version
+            self.catalogue.apply(decode_change(message.change))
+        self._version = message.version
 
-    def _reload(self, word: Reloaded) -> None:
-        self._front.replace_keys(KeyRing(word.keys))
-        if word.log_level is not None:
-            logs.set_level(word.log_level)
-        if word.certificate is None:
+    def _reload(self, message: IdentityReloaded) -> None:
+        self._listeners.replace_keys(KeyRing(message.keys))
+        if message.log_level is not None:
+            logs.set_level(message.log_level)
+        if message.certificate is None:
             return
-        self._certificate = word.certificate
+        self._certificate = message.certificate
         if self._tls is None:  # it is read when clients are let in
             return
-        certificate = Certificate(*map(Path, word.certificate))
+        certificate = Certificate(*map(Path, message.certificate))
         try:
-            self._tls.replace(certificates.server_context(certificate))
-            self._front.replace_certificate(certificate)
+            self._tls.replace(certificates.make_server_context(certificate))
+            self._listeners.replace_certificate(certificate)
         except StartError as error:  # the supervisor has just read it: the file was changed in the meantime
             log.error("the certificate stays as it was: %s", error)  # noqa: TRY400  # it says all there is
 
-    def _lost(self) -> None:
-        for future in (self._told, self._admitted):
+    def _on_supervisor_lost(self) -> None:
+        for future in (self._start_received, self._serve_received):
             if not future.done():
-                future.set_exception(Orphaned())
+                future.set_exception(SupervisorLost())
         log.error("the supervisor has ended: messages flow on, and nothing can be managed until a new start")
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            troubles = {number: journal.trouble for number, journal in self._own.items()}
-            self._control.say(Beat({number: trouble for number, trouble in troubles.items() if trouble is not None}))
-            await asyncio.sleep(BEAT_S)
+            troubles = {number: journal.unavailable_reason for number, journal in self._own_commit_logs.items()}
+            self._connection.notify(
+                Heartbeat({number: trouble for number, trouble in troubles.items() if trouble is not None})
+            )
+            await asyncio.sleep(HEARTBEAT_S)
 
 
 def main() -> int:
