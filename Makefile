@@ -8,15 +8,16 @@ WORKERS ?= $(shell expr $$(nproc) + 2)
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # What starts no server is tested while the hot files are compiled, which keeps one processor busy and no other: as much of
 # it as takes as long as that.
-ALONE := $(addprefix tests/,amqp broker fuzz model simulation)
+ALONE := $(addprefix tests/,amqp broker fuzz $(addprefix simulation/,broker partitioned cluster queue))
 WHICH :=
-ON_SPARK_TOO := tests/bench/test_reading_with_spark_is_measured.py
+ON_SPARK_TOO := tests/bench/test_pipeline_read_bench.py
 ARCHIVE := .venv/spark.jsa
 # A hundred thousand messages are sent once in each direction: on compiled files.
 MANY := tests/interop/test_many_messages.py
 # What is compiled looks at types that Python does not: each part of it is used at least once.
-COMPILED := $(addprefix tests/,amqp interop $(addprefix pairing/test_,failing_over.py fragment_outages.py parking.py syphon.py \
-	syphon_to_fragments.py) pipeline/source/test_columns.py pipeline/sink/test_rows_as_messages.py)
+COMPILED := $(addprefix tests/,amqp interop $(addprefix client/pairing/,failover/test_failover.py \
+	failover/test_fragment_outages.py backlog/test_parking.py syphon/test_syphon.py syphon/test_syphon_to_fragments.py) \
+	pipeline/source/test_columns.py pipeline/sink/test_rows_as_messages.py)
 
 # With the pinned setuptools and mypy. Wheels are made from the source distribution: nothing left in build/ gets into them.
 BUILD := $(BIN)/uv build --quiet --no-build-isolation --no-config --python $(BIN)/python --out-dir dist
@@ -129,34 +130,34 @@ deferral: compile ## measure what it costs the syphon to set half of a backlog a
 
 soak: compile ## try mutated input, attacks, simulated faults, kills, power cuts, slow disks, outages; the first three for MINUTES minutes (10)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
-	$(BIN)/python -m tests.attacks --minutes $(MINUTES)
-	$(BIN)/python -m tests.concurrency --runs 20
+	$(BIN)/python -m tests.campaigns.attacks --minutes $(MINUTES)
+	$(BIN)/python -m tests.campaigns.sdk_concurrency --runs 20
 	$(BIN)/python -m tests.mutations
-	$(PYTEST) -m campaign tests/bench tests/faults
-	$(BIN)/python -m tests.simulation --minutes $(MINUTES)
+	$(PYTEST) -m campaign tests/bench tests/campaigns/crashes
+	$(BIN)/python -m tests.simulation.broker --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.partitioned --runs 3000
-	$(BIN)/python -m tests.simulation.processes --runs 3000
-	$(BIN)/python -m tests.pair_simulation --outages 100000
-	$(BIN)/python -m tests.model --steps 100000
-	$(BIN)/python -m tests.model --machine --steps 100000
-	$(BIN)/python -m tests.faults --kills 50
-	$(BIN)/python -m tests.faults --cuts 50
-	$(BIN)/python -m tests.faults --cuts 50 --failing-syncs
-	$(BIN)/python -m tests.faults --features --kills 50
-	$(BIN)/python -m tests.faults --features --cuts 50
-	$(BIN)/python -m tests.faults --features --cuts 50 --failing-syncs
-	$(BIN)/python -m tests.faults --transfers --kills 100
-	$(BIN)/python -m tests.faults --transfers --cuts 100
-	$(BIN)/python -m tests.faults --transfers --cuts 50 --failing-syncs
-	$(BIN)/python -m tests.faults --slow-disk
-	$(BIN)/python -m tests.pairing.idle --hours 720
-	$(BIN)/python -m tests.outages --outages 100
-	$(BIN)/python -m tests.outages --outages 100 --partitioned
-	$(BIN)/python -m tests.pipeline.audit.outages --outages 30
-	$(BIN)/python -m tests.pipeline.audit.outages --outages 30 --partitioned
-	$(BIN)/python -m tests.pipeline.audit.million
-	$(BIN)/python -m tests.strikes --outages 100
-	$(BIN)/python -m tests.strikes --outages 100 --sessions
+	$(BIN)/python -m tests.simulation.cluster --runs 3000
+	$(BIN)/python -m tests.simulation.pair --outages 100000
+	$(BIN)/python -m tests.simulation.queue --steps 100000
+	$(BIN)/python -m tests.simulation.queue --machine --steps 100000
+	$(BIN)/python -m tests.campaigns.crashes --kills 50
+	$(BIN)/python -m tests.campaigns.crashes --cuts 50
+	$(BIN)/python -m tests.campaigns.crashes --cuts 50 --failing-syncs
+	$(BIN)/python -m tests.campaigns.crashes --features --kills 50
+	$(BIN)/python -m tests.campaigns.crashes --features --cuts 50
+	$(BIN)/python -m tests.campaigns.crashes --features --cuts 50 --failing-syncs
+	$(BIN)/python -m tests.campaigns.crashes --transfers --kills 100
+	$(BIN)/python -m tests.campaigns.crashes --transfers --cuts 100
+	$(BIN)/python -m tests.campaigns.crashes --transfers --cuts 50 --failing-syncs
+	$(BIN)/python -m tests.campaigns.crashes --slow-disk
+	$(BIN)/python -m tests.client.pairing.syphon.idle_syphon --hours 720
+	$(BIN)/python -m tests.campaigns.outages --outages 100
+	$(BIN)/python -m tests.campaigns.outages --outages 100 --partitioned
+	$(BIN)/python -m tests.pipeline.audit.outage_campaign --outages 30
+	$(BIN)/python -m tests.pipeline.audit.outage_campaign --outages 30 --partitioned
+	$(BIN)/python -m tests.pipeline.audit.million_messages
+	$(BIN)/python -m tests.campaigns.cluster_faults --outages 100
+	$(BIN)/python -m tests.campaigns.cluster_faults --outages 100 --sessions
 	@$(MAKE) --no-print-directory oldest wheel
 	$(BIN)/python -m tests.install
 

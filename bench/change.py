@@ -3,9 +3,9 @@
     git worktree add ../before COMMIT && make -C ../before compile && make compile
     python -m bench.change --before ../before [--rounds 9] [--count 72000] [--only WORKLOAD]
 
-Four workloads (`bench/workloads.py`): a plain queue, a partitioned queue, a partitioned queue of a server with two
-processes, and the syphon. In each round both builds run, with new processes, and have the same load at the same time
-on the same processor, which they have by turns of milliseconds. A figure is the median of its rounds, a ratio the
+Four workloads (`bench/support/workloads.py`): a plain queue, a partitioned queue, a partitioned queue of a server with
+two processes, and the syphon. In each round both builds run, with new processes, and have the same load at the same
+time on the same processor, in turns of milliseconds. A figure is the median of its rounds, a ratio the
 median of the rounds' ratios: wall-clock time says little on a machine that does other things, processor time says more.
 Writes docs/benchmarks/change.md and change.json; exits 1 where a ratio is above what is allowed.
 """
@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -31,13 +31,13 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ROOT, build, run
-from bench.workloads import GROUPS, PARTITIONED, PLAIN, Build, pinned, started
+from bench.support.server import ROOT, build, run
+from bench.support.workloads import GROUPS, PARTITIONED, PLAIN, Build, pinned, started
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.workloads import Workload
+    from bench.support.workloads import Workload
 
 BEFORE: Final = "before"
 AFTER: Final = "after"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -33,7 +33,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import MIB, ROOT, LoadClient, Server, build, run
+from bench.support.server import MIB, ROOT, LoadClient, Server, build, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def hold_connections(server: Server, connections: int, state: State) -> Iterator
     """Idle connections, from when all are attached until the block ends."""
     asked: dict[str, Any] = {"port": server.amqp_port, "key_name": server.key_name, "key": server.key}
     asked |= {"connections": connections, "queues": state.queues}
-    words = [sys.executable, "-m", "bench.idle"]
+    words = [sys.executable, "-m", "bench.support.idle_connections"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as holder:
         assert holder.stdin is not None
         assert holder.stdout is not None

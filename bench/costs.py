@@ -23,9 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.costs_generator import write_journals, write_usage
-from bench.processes import children_of
-from bench.record import (
+from bench.support.costs_generator import write_journals, write_usage
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -34,11 +33,12 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import MIB
+from bench.support.server import MIB
+from bench.support.server_processes import children_of
 from twinbus.pipeline.costs.bill import SPARK_SETTINGS, BillingTerms
-from twinbus.pipeline.costs.explained import report_document
-from twinbus.pipeline.costs.page import render_page
+from twinbus.pipeline.costs.html_page import render_page
 from twinbus.pipeline.costs.report import CostReportSettings, explain
+from twinbus.pipeline.costs.report_document import report_document
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.spark import session
 

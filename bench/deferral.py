@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -35,10 +35,10 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ProcessStats, Server, run
+from bench.support.server import ProcessStats, Server, run
 from bench.syphon import BACKLOG_QUEUES, PRIMARY, SESSION_QUEUE, SESSIONS, SIZE, Syphon, fill
 from twinbus.client.management import NamespaceManager
-from twinbus.client.pairing import backlog
+from twinbus.client.pairing.backlog import rotation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ class DeferringSyphon(Syphon):
         """So many are, which one request tells."""
         async with NamespaceManager.from_connection_string(self._servers[1].management_string) as manager:
             while True:
-                queues = [queue async for queue in manager.get_queues(backlog.backlog_queue_prefix(PRIMARY))]
+                queues = [queue async for queue in manager.get_queues(rotation.backlog_queue_prefix(PRIMARY))]
                 if sum(queue.runtime.deferred_count for queue in queues) >= count:
                     return
                 await asyncio.sleep(LOOK_SELDOM_S)

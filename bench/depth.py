@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -33,12 +33,12 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import MIB, LoadClient, Server, build, run
+from bench.support.server import MIB, LoadClient, Server, build, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bench.serving import LoadRun
+    from bench.support.server import LoadRun
 
 QUEUE_MAX_MB: Final = 5120
 QUEUE_USABLE: Final = 0.9

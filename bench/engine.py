@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.record import add_results_option, environment_facts, environment_lines, write
-from bench.serving import HERE, LoadClientFailed, build, run, run_load
+from bench.support.results import add_results_option, environment_facts, environment_lines, write
+from bench.support.server import HERE, LoadClientFailed, build, run, run_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

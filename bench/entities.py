@@ -20,8 +20,7 @@ from typing import Any, Final
 
 import uvloop
 
-from bench.processes import ServerProcesses
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -31,7 +30,8 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import MIB, Server, run
+from bench.support.server import MIB, Server, run
+from bench.support.server_processes import ServerProcesses
 from twinbus.client.management import NamespaceManager, QueueDescription
 from twinbus.model.errors import QuotaExceeded
 

@@ -5,9 +5,9 @@
 Each index is filled in a server of its own, used, and the server is stopped, killed and started again with it. How long
 the server's loop could not do anything is measured inside the server, phase by phase (`--measure-pauses`). A pause of
 its own is one without the time in which other programs had the processor, or the host of a virtual machine had one
-(`bench.host`), whichever is longer; a second server, which has nothing to do, shows what is left of these. The
-duplicates are five times as many as the others. Writes docs/benchmarks/indexes.md and indexes.json; exits 1 where a bar
-is missed.
+(`bench.support.cpu_steal`), whichever is longer; a second server, which has nothing to do, shows what is left of these.
+The duplicates are five times as many as the others. Writes docs/benchmarks/indexes.md and indexes.json; exits 1 if a
+bar is missed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
-from bench.client import connect_client, sequence_of, write_message
-from bench.host import watch_steal
-from bench.phases import BATCH, BODY, PROBE, QUEUE, TABLE_HEAD, IndexBench, MeasuredServer
-from bench.record import (
+from bench.support.cpu_steal import watch_steal
+from bench.support.engine_client import connect_client, sequence_of, write_message
+from bench.support.phases import BATCH, BODY, PROBE, QUEUE, TABLE_HEAD, IndexBench, MeasuredServer
+from bench.support.results import (
     add_results_option,
     check_thresholds,
     environment_facts,
@@ -35,7 +35,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import run
+from bench.support.server import run
 from twinbus.amqp.outcomes import ACCEPTED, Modified
 from twinbus.amqp.types import Array
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -33,8 +33,8 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import Server, run
-from tests.relay import Relay
+from bench.support.server import Server, run
+from tests.support.relay import Relay
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import EventKind, SendAvailabilityPairedNamespaceOptions

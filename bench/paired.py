@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -35,7 +35,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ROOT, Server, run
+from bench.support.server import ROOT, Server, run
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions

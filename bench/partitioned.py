@@ -26,9 +26,9 @@ from itertools import count as numbers_from
 from pathlib import Path
 from typing import Any, Final
 
-from bench.clients import LoadClients, MultiProcessServer
-from bench.plot import Panel, picture
-from bench.record import (
+from bench.support.load_clients import LoadClients, MultiProcessServer
+from bench.support.plot import Panel, picture
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -38,7 +38,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import LoadClient, build, run
+from bench.support.server import LoadClient, build, run
 from twinbus.model.partition_key import fragment_of
 
 MIN_PLAIN_RATIO: Final = 0.85

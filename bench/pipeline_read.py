@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.clients import MultiProcessServer
 from bench.partitioned import wait_until_quiet
-from bench.record import (
+from bench.support.load_clients import MultiProcessServer
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -36,7 +36,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import LoadClient, build, run
+from bench.support.server import LoadClient, build, run
 from twinbus.client import MessagingFactory, ReceiveMode
 from twinbus.pipeline.spark import session
 

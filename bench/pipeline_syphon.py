@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -29,13 +29,13 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ROOT, Server, run
+from bench.support.server import ROOT, Server, run
 from bench.syphon import BACKLOG_QUEUES, PRIMARY, SESSIONS, SIZE, Syphon, rate_of, whole_rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.shovel import Moved
+    from bench.support.shovel import Moved
 
 MIN_RATIO: Final = 0.7
 MASTER: Final = "local[2,4]"

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -36,7 +36,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ROOT, Server, run
+from bench.support.server import ROOT, Server, run
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.sync import NamespaceManager
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -29,8 +29,8 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.sdk_uses import CLIENTS, CONCURRENT_CALLS, OURS, SIZE, UseCase, fill, offers
-from bench.serving import Server, run
+from bench.support.sdk_use_cases import CLIENTS, CONCURRENT_CALLS, OURS, SIZE, UseCase, fill, offers
+from bench.support.server import Server, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -31,7 +31,7 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import HERE, Server, build, run
+from bench.support.server import HERE, Server, build, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@
 
 The syphon: two `twinbus serve`, a pair; ten backlog queues of the secondary hold the messages, parked as a paired
 sender parks them, half of them of 100 sessions and with a time to live, half plain; a process of its own hosts the
-syphon. The shovel: as many messages, plain, all inside one RabbitMQ (bench/shovel.py), in each of several
+syphon. The shovel: as many messages, plain, all inside one RabbitMQ (bench/support/shovel.py), in each of several
 arrangements; the best of them counts. Both are measured from the first message that has arrived until all have, and
 have left; and with the start. Writes docs/benchmarks/syphon.md and syphon.json; exits 1 where a bar is missed.
 """
@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import (
+from bench.speed import default_folder, rabbitmq
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -37,13 +38,12 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ROOT, ProcessStats, Server, run
-from bench.shovel import PREFETCH, Moved, QueueLayout, Shovel
-from bench.speed import default_folder, rabbitmq
+from bench.support.server import ROOT, ProcessStats, Server, run
+from bench.support.shovel import PREFETCH, Moved, QueueLayout, Shovel
 from twinbus.client import BrokeredMessage, MessagingFactory
 from twinbus.client.management import NamespaceManager
-from twinbus.client.pairing import backlog
-from twinbus.client.pairing.rewriting import park
+from twinbus.client.pairing.backlog import rotation
+from twinbus.client.pairing.backlog.rewriting import park
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ async def make_queues(primary: Server, secondary: Server) -> None:
             description = QueueDescription(max_size_mb=5120, requires_session=path == SESSION_QUEUE)
             await _recreate_queue(there, path, description)
         for path in backlog_paths():
-            await _recreate_queue(here, path, backlog.BACKLOG_QUEUE_DESCRIPTION)
+            await _recreate_queue(here, path, rotation.BACKLOG_QUEUE_DESCRIPTION)
 
 
 async def park_messages(secondary: Server, count: int) -> None:
@@ -117,7 +117,7 @@ async def park_messages(secondary: Server, count: int) -> None:
 
 def backlog_paths() -> list[str]:
     """Return the paths of the backlog queues."""
-    return [backlog.backlog_queue_path(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
+    return [rotation.backlog_queue_path(PRIMARY, index) for index in range(BACKLOG_QUEUES)]
 
 
 async def _recreate_queue(manager: NamespaceManager, path: str, description: QueueDescription) -> None:

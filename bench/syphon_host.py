@@ -18,7 +18,7 @@ import uvloop
 from twinbus.client import MessagingFactory
 from twinbus.client.management import NamespaceManager
 from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
-from twinbus.client.pairing.withholding import WithheldPaths
+from twinbus.client.pairing.syphon.withheld_messages import WithheldPaths
 
 
 async def main(primary_name: str, backlog_queues: int) -> None:

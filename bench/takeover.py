@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from bench.record import (
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -37,12 +37,12 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import ROOT, Server, run
-from tests.relay import Relay
+from bench.support.server import ROOT, Server, run
+from tests.support.relay import Relay
 from twinbus.client import BrokeredMessage, MessagingFactory
-from twinbus.client.pairing import backlog
-from twinbus.client.pairing.pump import SILENCE_LIMIT_S, STANDBY_POLL_S
-from twinbus.client.pairing.rewriting import park
+from twinbus.client.pairing.backlog import rotation
+from twinbus.client.pairing.backlog.rewriting import park
+from twinbus.client.pairing.syphon.pump import SILENCE_LIMIT_S, STANDBY_POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -206,7 +206,8 @@ async def start_setup(primary: Server, secondary: Server, folder: Path) -> Async
         MessagingFactory.from_connection_string(secondary.connection_string) as factory,
     ):
         senders = [
-            factory.create_message_sender(backlog.backlog_queue_path(PRIMARY, index)) for index in range(BACKLOG_QUEUES)
+            factory.create_message_sender(rotation.backlog_queue_path(PRIMARY, index))
+            for index in range(BACKLOG_QUEUES)
         ]
         hosts = SyphonHostProcess(one, folder / "one.log"), SyphonHostProcess(other, folder / "other.log")
         made = TakeoverSetup(primary, secondary, senders, *hosts)

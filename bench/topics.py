@@ -24,8 +24,8 @@ from xml.sax.saxutils import escape
 
 import uvloop
 
-from bench.client import connect_client
-from bench.record import (
+from bench.support.engine_client import connect_client
+from bench.support.results import (
     Threshold,
     add_results_option,
     check_thresholds,
@@ -34,13 +34,13 @@ from bench.record import (
     thresholds_table,
     write,
 )
-from bench.serving import Server, run
+from bench.support.server import Server, run
 from twinbus.amqp.message import Properties, build, data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.client import EngineClient
+    from bench.support.engine_client import EngineClient
 
 MIN_SENDS: Final = 2_000
 MANY_SUBSCRIPTIONS: Final = 1_000

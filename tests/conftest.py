@@ -21,12 +21,12 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests.served import run_server
+from tests.support.server_process import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 SOURCES = Path(__file__).parents[1] / "src"
 

@@ -9,9 +9,9 @@ import pytest
 
 from bench import paired, sdk, syphon
 from bench.sdk import ClientRun
-from bench.sdk_uses import CLIENTS, OURS, UseCase, offers
-from bench.serving import Server
-from bench.shovel import Moved, QueueLayout
+from bench.support.sdk_use_cases import CLIENTS, OURS, UseCase, offers
+from bench.support.server import Server
+from bench.support.shovel import Moved, QueueLayout
 
 if TYPE_CHECKING:
     from pathlib import Path

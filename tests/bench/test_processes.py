@@ -8,7 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from bench.processes import (
+from bench.support.server import ProcessStats, Server
+from bench.support.server_processes import (
     ServerProcesses,
     children_of,
     connected_worker,
@@ -17,7 +18,6 @@ from bench.processes import (
     ports_of,
     stores_of,
 )
-from bench.serving import ProcessStats, Server
 
 if TYPE_CHECKING:
     from pathlib import Path

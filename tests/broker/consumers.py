@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.amqp.message import Message
 from twinbus.broker.ports.consumer import ReceiverIdentity
-from twinbus.broker.ports.gathering import MultiFragmentReceiver
+from twinbus.broker.ports.multi_fragment_receiver import MultiFragmentReceiver
 from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:

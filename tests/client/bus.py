@@ -17,7 +17,7 @@ from twinbus.client import NO_RETRY, BrokeredMessage, MessagingFactory, QueueCli
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
     from twinbus.client import MessageReceiver
 
 TIME_LIMIT_S = 100.0

@@ -11,7 +11,7 @@ import uvloop
 from tests.client.bus import Bus
 
 if TYPE_CHECKING:
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 
 @pytest.hookimpl(tryfirst=True)

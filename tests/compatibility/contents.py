@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
     from azure.servicebus.aio import ServiceBusReceiver
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 QUEUES: Final = ("orders", "orders-partitioned", "unique", "purged", "exclusive", "recreated", "due")
 FORWARDING: Final = "forwarding"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.compatibility.archives import unpack
-from tests.compatibility.namespace import check_contents, check_new_messages, check_removal
-from tests.served import run_server
+from tests.compatibility.namespace_checks import check_contents, check_new_messages, check_removal
+from tests.support.server_process import run_server
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from typer.testing import CliRunner
 
 from tests.compatibility.archives import unpack
-from tests.pairing_processes.namespaces import connection_string, receive_all, run_server_pair
+from tests.support.server_pair import connection_string, receive_all, run_server_pair
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.compatibility.archives import unpack
-from tests.compatibility.totals import totals
+from tests.compatibility.usage_totals import totals
 from twinbus.model.usage import journals_without_parquet
 
 if TYPE_CHECKING:
@@ -25,6 +25,6 @@ def test_all_counts_are_read_and_journals_become_parquet_files(tmp_path: Path, a
     assert totals(usage) == expected
     journals = [str(path) for path in journals_without_parquet(usage)]
     assert journals
-    subprocess.run([sys.executable, "-m", "twinbus.server.metering.roll", str(usage), "0", *journals], check=True)
+    subprocess.run([sys.executable, "-m", "twinbus.server.usage.rollup", str(usage), "0", *journals], check=True)
     assert journals_without_parquet(usage) == []
     assert totals(usage) == expected

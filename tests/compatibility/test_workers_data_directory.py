@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tests.compatibility.archives import unpack
 from tests.compatibility.contents import read_counts
-from tests.compatibility.namespace import check_contents, check_removal
-from tests.served import run_server
-from tests.workers.crew import run_multi_process_server
+from tests.compatibility.namespace_checks import check_contents, check_removal
+from tests.support.multi_process_server import run_multi_process_server
+from tests.support.server_process import run_server
 
 if TYPE_CHECKING:
     from pathlib import Path

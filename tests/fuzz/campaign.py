@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.fuzz.codec import compare_decoders, read_message, read_value
-from tests.fuzz.conversation import fuzz_connection
+from tests.fuzz.codec_targets import compare_decoders, read_message, read_value
+from tests.fuzz.connection_target import fuzz_connection
 from tests.fuzz.finding import Finding, Hang
-from tests.fuzz.mutate import Input, Mutator
+from tests.fuzz.mutator import Input, Mutator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fuzz import campaign, codec
+from tests.fuzz import campaign, codec_targets
 from tests.fuzz.campaign import replay, run
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.decode import decode
@@ -122,7 +122,7 @@ def test_a_decoder_that_raises_something_else(tmp_path: Path, monkeypatch: pytes
             raise TypeError("planted")
         return value, end
 
-    monkeypatch.setattr(codec, "decode", careless)
+    monkeypatch.setattr(codec_targets, "decode", careless)
     assert "TypeError: planted" in found(tmp_path)
 
 

@@ -41,8 +41,8 @@ COMPILED: Final = "compiled"
 PLAIN: Final = "pure Python"
 USES: Final = {
     "journal": ("twinbus.client.journal", "twinbus[journal]"),
-    "metrics": ("twinbus.client.pairing.metrics", "twinbus[metrics]"),
-    "metering": ("twinbus.server.metering.hours", "pyarrow"),
+    "metrics": ("twinbus.client.pairing.observe.metrics", "twinbus[metrics]"),
+    "metering": ("twinbus.server.usage.parquet_files", "pyarrow"),
     "spark": ("twinbus.pipeline.data_source", "pyspark"),
 }
 """By extra: a module that needs it, and what its error names where the extra is missing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.interop import proton_peers
-from tests.interop.peers import PASSWORD, USER, EchoServer, RecordingHandler, connected, serving
 from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonServer, run, running
+from tests.interop.twinbus_peers import PASSWORD, USER, EchoServer, RecordingHandler, connected, serving
 from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslFailed, SaslInitReceived
 from twinbus.amqp.sasl import Credentials, SaslCode
 

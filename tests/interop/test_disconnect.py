@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.interop.peers import SETTINGS, TIMEOUT_S, EchoServer, RecordingHandler, body_of, connected, serving
 from tests.interop.proton_peers import ProtonClient, ProtonEchoClient, ProtonEvent, run
+from tests.interop.twinbus_peers import SETTINGS, TIMEOUT_S, EchoServer, RecordingHandler, body_of, connected, serving
 from twinbus.amqp.errors import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
 from twinbus.amqp.events import ConnectionClosed, DeliveriesReceived, LinkDetached, SessionEnded
 from twinbus.amqp.terminus import Source

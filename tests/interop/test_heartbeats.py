@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from proton import Message
 
-from tests.interop.peers import SETTINGS, EchoClient, EchoServer, connected, serving
 from tests.interop.proton_peers import ProtonEchoClient, ProtonEchoServer, ProtonEvent, run, running
+from tests.interop.twinbus_peers import SETTINGS, EchoClient, EchoServer, connected, serving
 from twinbus.amqp.events import ConnectionClosed
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.interop.peers import EchoClient, EchoServer, connected, serving
 from tests.interop.proton_peers import FRAME_SIZE, ProtonEchoClient, ProtonEchoServer, ProtonEvent, run, running
+from tests.interop.twinbus_peers import EchoClient, EchoServer, connected, serving
 from twinbus.amqp.events import DeliveryRejected
 from twinbus.amqp.settings import Settings
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from proton import Message
 
-from tests.interop.peers import EchoServer, RecordingHandler, body_of, connected, payload_of, serving
 from tests.interop.proton_peers import ProtonClient, ProtonEchoServer, ProtonEvent, run, running
+from tests.interop.twinbus_peers import EchoServer, RecordingHandler, body_of, connected, payload_of, serving
 from twinbus.amqp.events import (
     AttachConfirmed,
     AttachRequested,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.interop.peers import EchoClient, EchoServer, connected, serving
 from tests.interop.proton_peers import ProtonEchoClient, ProtonEvent, ProtonServer, run, running
+from tests.interop.twinbus_peers import EchoClient, EchoServer, connected, serving
 
 COUNT = 100_000
 TIME_LIMIT_S = 100.0

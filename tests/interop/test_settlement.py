@@ -13,8 +13,8 @@ import pytest
 from proton import Condition, Delivery, Message, symbol
 from proton.reactor import LinkOption
 
-from tests.interop.peers import RecordingHandler, body_of, connected, payload_of, serving
 from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonPeer, ProtonServer, run, running
+from tests.interop.twinbus_peers import RecordingHandler, body_of, connected, payload_of, serving
 from twinbus.amqp.events import (
     AttachRequested,
     CreditGranted,

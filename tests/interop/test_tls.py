@@ -16,8 +16,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from proton import SSLDomain
 
-from tests.interop.peers import PASSWORD, TIMEOUT_S, USER, EchoClient, EchoServer, RecordingHandler, connected, serving
 from tests.interop.proton_peers import ProtonEchoClient, ProtonEchoServer, ProtonEvent, ProtonServer, run, running
+from tests.interop.twinbus_peers import (
+    PASSWORD,
+    TIMEOUT_S,
+    USER,
+    EchoClient,
+    EchoServer,
+    RecordingHandler,
+    connected,
+    serving,
+)
 from twinbus.amqp.events import SaslInitReceived
 
 if TYPE_CHECKING:

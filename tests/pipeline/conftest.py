@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.cluster import SparkCluster
+from tests.pipeline.spark_cluster import SparkCluster
 from twinbus.pipeline.spark import start_session
 
 if TYPE_CHECKING:

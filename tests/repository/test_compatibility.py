@@ -26,7 +26,7 @@ from azure.servicebus import aio as messaging_aio
 from azure.servicebus.aio import management as management_aio
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from tests.repository import calls, javascript_calls
+from tests.repository import javascript_calls, python_calls
 from twinbus.client import MessagingFactory
 from twinbus.client import sync as blocking
 from twinbus.client.pairing import Pairing
@@ -205,7 +205,7 @@ def test_what_works_has_a_test_that_does_it(row: Row) -> None:
         return
     file, _, name = row.test.partition("::")
     assert name.rpartition("::")[2].startswith("test_")
-    found = calls.calls_of(ROOT / file, name)
+    found = python_calls.calls_of(ROOT / file, name)
     if row.section in KINDS:
         [method] = row.code
         assert any(found.has(kind, method) for kind in KINDS[row.section]), f"{row.test} calls no {method}"
@@ -226,7 +226,7 @@ def check_javascript(row: Row, kind: str) -> None:
 
 def test_a_method_counts_for_the_class_of_its_object_only() -> None:
     file, name = ROOT / "tests" / "sdk" / "test_locks.py", "test_a_renewed_lock_lasts_longer"
-    found = calls.calls_of(file, name)
+    found = python_calls.calls_of(file, name)
     assert found.has(ServiceBusReceiver, "renew_message_lock")
     assert found.has(ServiceBusSender, "send_messages")
     assert not found.has(ServiceBusReceiver, "send_messages")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 TIMEOUT_S = 60.0
 

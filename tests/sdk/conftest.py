@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 KINDS = {"bus": ("sync-plain", "aio-tls"), "every_bus": ("sync-plain", "sync-tls", "aio-plain", "aio-tls")}
 

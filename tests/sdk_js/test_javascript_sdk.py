@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import run_server
+from tests.support.server_process import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 PROGRAMS = sorted(file.name.removesuffix(".test.js") for file in HERE.glob("*.test.js"))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.store.rig import MemoryHarness, RocksHarness
+from tests.store.store_harness import MemoryHarness, RocksHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.store.rig import StoreHarness
+    from tests.store.store_harness import StoreHarness
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from twinbus.store.protocol import Table
 
 if TYPE_CHECKING:
-    from tests.store.rig import StoreHarness
+    from tests.store.store_harness import StoreHarness
 
 
 def test_what_was_put_is_there_and_nothing_else(harness: StoreHarness) -> None:

@@ -9,7 +9,7 @@ from twinbus.store.protocol import StoreError, StoreFailed, Table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.store.rig import StoreHarness
+    from tests.store.store_harness import StoreHarness
 
 
 def test_a_checkpoint_holds_what_was_committed_before_it_and_nothing_later(

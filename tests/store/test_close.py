@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinbus.store.protocol import StoreClosed, Table
 
 if TYPE_CHECKING:
-    from tests.store.rig import StoreHarness
+    from tests.store.store_harness import StoreHarness
 
 
 def test_close_comes_after_what_was_asked_before(harness: StoreHarness) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from tests.store.rig import StoreHarness
+    from tests.store.store_harness import StoreHarness
 
 
 def test_a_failed_sync_fails_every_commit_that_shared_it(

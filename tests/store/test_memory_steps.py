@@ -13,7 +13,7 @@ from twinbus.store.protocol import StoreFailed, Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.store.rig import MemoryHarness
+    from tests.store.store_harness import MemoryHarness
 
 
 def test_nothing_happens_but_by_steps(memory: MemoryHarness) -> None:

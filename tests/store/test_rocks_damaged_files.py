@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.store import damage
-from twinbus.store.database import CannotOpen, RocksDatabase
+from tests.store import log_damage
 from twinbus.store.protocol import StoreFailed
-from twinbus.store.tuning import DEFAULT_TUNING, RocksTuning
+from twinbus.store.rocks_database import CannotOpen, RocksDatabase
+from twinbus.store.rocks_tuning import DEFAULT_TUNING, RocksTuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.store.rig import RocksHarness
+    from tests.store.store_harness import RocksHarness
 
 SEEDS = range(4)
-TEARS = [damage.cut, damage.cut_and_fill_with_zeroes, damage.lose_a_page]
+TEARS = [log_damage.cut, log_damage.cut_and_fill_with_zeroes, log_damage.lose_a_page]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("tear", TEARS)
 def test_a_log_torn_behind_its_last_sync_opens_with_all_that_was_synced(
-    tear: Callable[[damage.DamagedStore, Random], None], seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tear: Callable[[log_damage.DamagedStore, Random], None], seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     random = Random(seed)
-    left = damage.write_unsynced_log(tmp_path, random)
+    left = log_damage.write_unsynced_log(tmp_path, random)
     tear(left, random)
     with caplog.at_level(logging.WARNING):
         database = RocksDatabase(left.directory, DEFAULT_TUNING)
     try:
-        assert left.synced_batches <= damage.batches_in(database) < left.batches
+        assert left.synced_batches <= log_damage.batches_in(database) < left.batches
     finally:
         database.release(5.0)
     assert "never synced" in caplog.text
@@ -43,8 +43,8 @@ def test_a_log_torn_behind_its_last_sync_opens_with_all_that_was_synced(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_log_damaged_before_its_last_sync_does_not_open_at_all(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    left = damage.write_unsynced_log(tmp_path, random)
-    damage.flip_a_synced_byte(left, random)
+    left = log_damage.write_unsynced_log(tmp_path, random)
+    log_damage.flip_a_synced_byte(left, random)
     for _ in range(2):  # nor the second time
         with pytest.raises(CannotOpen, match="damaged"):
             RocksDatabase(left.directory, DEFAULT_TUNING)
@@ -52,20 +52,20 @@ def test_a_log_damaged_before_its_last_sync_does_not_open_at_all(seed: int, tmp_
 
 def test_a_store_that_never_syncs_claims_nothing_and_opens_up_to_the_damage(tmp_path: Path) -> None:
     random = Random(0)
-    left = damage.write_unsynced_log(tmp_path, random, tuning=RocksTuning(sync=False))
-    damage.flip_a_synced_byte(left, random)
+    left = log_damage.write_unsynced_log(tmp_path, random, tuning=RocksTuning(sync=False))
+    log_damage.flip_a_synced_byte(left, random)
     database = RocksDatabase(left.directory, DEFAULT_TUNING)
     try:
-        assert damage.batches_in(database) < left.synced_batches
+        assert log_damage.batches_in(database) < left.synced_batches
     finally:
         database.release(5.0)
 
 
 def test_a_whole_log_opens_with_what_was_not_synced_too(tmp_path: Path) -> None:
-    left = damage.write_unsynced_log(tmp_path, Random(0))
+    left = log_damage.write_unsynced_log(tmp_path, Random(0))
     database = RocksDatabase(left.directory, DEFAULT_TUNING)
     try:
-        assert damage.batches_in(database) == left.batches
+        assert log_damage.batches_in(database) == left.batches
     finally:
         database.release(5.0)
 

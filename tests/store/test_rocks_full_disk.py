@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.small_disk import small_disk
+from tests.support.small_disk import small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path

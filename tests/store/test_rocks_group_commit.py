@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.store import rocks as module
-from twinbus.store.database import RocksDatabase
+from twinbus.store.rocks_database import RocksDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.store.rig import RocksHarness
+    from tests.store.store_harness import RocksHarness
 
 
 class Gate:

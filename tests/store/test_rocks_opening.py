@@ -6,9 +6,9 @@ import stat
 import threading
 from typing import TYPE_CHECKING
 
-from tests.store.rig import RocksHarness
-from twinbus.store import database as database_module
+from tests.store.store_harness import RocksHarness
 from twinbus.store import rocks as rocks_module
+from twinbus.store import rocks_database as database_module
 from twinbus.store.protocol import StoreFailed
 from twinbus.store.rocks import RocksStore
 

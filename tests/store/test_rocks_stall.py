@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tests.store.rig import RocksHarness
+from tests.store.store_harness import RocksHarness
 from twinbus.store import rocks as module
 from twinbus.store.rocks import WriteStall
-from twinbus.store.tuning import RocksTuning
+from twinbus.store.rocks_tuning import RocksTuning
 
 if TYPE_CHECKING:
     from pathlib import Path

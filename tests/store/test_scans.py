@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.store.rig import StoreHarness
+    from tests.store.store_harness import StoreHarness
 
 
 def test_rows_come_in_the_order_of_their_bytes(harness: StoreHarness) -> None:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
-from twinbus.amqp.peers import AcceptedPeers, Listener
+from twinbus.amqp.listener import AcceptedPeers, Listener
+from twinbus.amqp.peer_input import PeerInput
 from twinbus.amqp.performatives import Error
-from twinbus.amqp.reading import PeerInput
 
 if TYPE_CHECKING:
     import ssl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
-    from twinbus.amqp.peers import AcceptingServer, ConnectionSlot, StartAccepting
+    from twinbus.amqp.listener import AcceptingServer, ConnectionSlot, StartAccepting
 
 log: Final = logging.getLogger(__name__)
 

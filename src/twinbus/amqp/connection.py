@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.agreement import SilenceLimit
+from twinbus.amqp.delivery_frames import DISPOSITION_DESCRIPTOR, TRANSFER_DESCRIPTOR
 from twinbus.amqp.errors import (
     CONNECTION_FORCED,
     FRAME_SIZE_TOO_SMALL,
@@ -47,9 +47,8 @@ from twinbus.amqp.frames import (
     frame,
     read_performative,
 )
-from twinbus.amqp.hot import DISPOSITION_DESCRIPTOR, TRANSFER_DESCRIPTOR
+from twinbus.amqp.handshake import Handshake
 from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
-from twinbus.amqp.prelude import Handshake
 from twinbus.amqp.sasl import (
     USUAL_MECHANISMS,
     SaslChallenge,
@@ -60,6 +59,7 @@ from twinbus.amqp.sasl import (
 )
 from twinbus.amqp.session import Session
 from twinbus.amqp.settings import MIN_MAX_FRAME_SIZE
+from twinbus.amqp.silence_limit import SilenceLimit
 from twinbus.amqp.states import (
     CONNECTION_TRANSITIONS,
     SESSION_TRANSITIONS,
@@ -74,8 +74,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.events import DeliveriesReceived, Event
     from twinbus.amqp.sasl import Credentials
-    from twinbus.amqp.settings import Settings
-    from twinbus.amqp.shared_input import ConnectionInput
+    from twinbus.amqp.settings import ConnectionInput, Settings
 
 STEPS: Final[dict[type[Composite], Step]] = {
     Open: Step.OPEN,

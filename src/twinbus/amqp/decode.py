@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError, EncodeError
-from twinbus.amqp.outline import uint32_at
+from twinbus.amqp.message_layout import uint32_at
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.types import (
     Array,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twinbus.amqp.composite import Composite
-    from twinbus.amqp.hot import TransferTail
+    from twinbus.amqp.delivery_frames import TransferTail
     from twinbus.amqp.session import Session
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from twinbus.amqp.delivery import OutgoingDelivery
+from twinbus.amqp.delivery_frames import TransferWriter
 from twinbus.amqp.errors import FrameTooLarge, LocalError
-from twinbus.amqp.hot import TransferWriter
 from twinbus.amqp.link import MAX_TAG_BYTES, SERIAL_MASK, Link
 from twinbus.amqp.outcomes import ACCEPTED
 from twinbus.amqp.states import Role, SenderSettleMode

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import terminus  # noqa: F401  # attach carries them: read as what they are, whoever else imports it
+from twinbus.amqp.delivery_frames import read_transfer
 from twinbus.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
@@ -34,12 +35,10 @@ from twinbus.amqp.events import (
     LinkDetached,
     SessionEnded,
 )
-from twinbus.amqp.hot import read_transfer
-from twinbus.amqp.ledger import UnsettledDeliveries
 from twinbus.amqp.link import SERIAL_MASK, Link
-from twinbus.amqp.outbox import SendQueue
 from twinbus.amqp.performatives import Attach, Begin, Detach, End, Error, Flow
 from twinbus.amqp.receiver import Receiver
+from twinbus.amqp.send_queue import SendQueue
 from twinbus.amqp.sender import Sender
 from twinbus.amqp.states import (
     SESSION_TRANSITIONS,
@@ -50,6 +49,7 @@ from twinbus.amqp.states import (
     SessionState,
     Step,
 )
+from twinbus.amqp.unsettled_deliveries import UnsettledDeliveries
 
 if TYPE_CHECKING:
     from twinbus.amqp.composite import Composite

@@ -6,10 +6,38 @@ Every limit has a default that an ordinary client never meets. A server may offe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from twinbus.amqp.shared_input import UnauthenticatedInput
+
+class UnauthenticatedInput:
+    """Bytes of input held for all connections without credentials."""
+
+    def __init__(self, *, max_bytes: int, free_bytes: int) -> None:
+        """Above `max_bytes` in total, a connection may still hold `free_bytes`: enough to authenticate."""
+        self.max_bytes = max_bytes
+        self.free_bytes = free_bytes
+        self.held_bytes = 0
+
+    def join(self) -> ConnectionInput:
+        """The part of one more connection."""
+        return ConnectionInput(self)
+
+
+class ConnectionInput:
+    """Bytes of input held for one of the connections."""
+
+    def __init__(self, total: UnauthenticatedInput) -> None:
+        """Use `SharedInput.join`."""
+        self.total = total
+        self.held_bytes = 0
+
+    def update(self, held_bytes: int) -> bool:
+        """Count what the connection holds now; False if it has grown and there is no room for that."""
+        shared, before = self.total, self.held_bytes
+        self.held_bytes = held_bytes
+        shared.held_bytes += held_bytes - before
+        return held_bytes <= before or held_bytes <= shared.free_bytes or shared.held_bytes <= shared.max_bytes
+
 
 MIN_MAX_FRAME_SIZE: Final = 512
 """The specification's floor: every peer can send and take frames of this size."""

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.broker.burial import delete_entity_records
 from twinbus.broker.clock import TimeServices
-from twinbus.broker.intake import MessageIntake
-from twinbus.broker.journal import CommitLog
-from twinbus.broker.locks import TokenSource
-from twinbus.broker.part_factory import LocalPartFactory
+from twinbus.broker.commit_log import CommitLog
+from twinbus.broker.entities.entity_cleanup import delete_entity_records
+from twinbus.broker.entities.local_parts import TopicPart
+from twinbus.broker.entities.part_factory import LocalPartFactory
+from twinbus.broker.entities.queue import Queue
+from twinbus.broker.entities.subscription import Subscription
+from twinbus.broker.entities.topic import Topic
+from twinbus.broker.entities.transaction import Transaction
+from twinbus.broker.fragment.locks import TokenSource
+from twinbus.broker.intake.message_intake import MessageIntake
 from twinbus.broker.ports.outage import Outages
-from twinbus.broker.ports.reads import ReadLimiter
-from twinbus.broker.queue import Queue
-from twinbus.broker.receivable_part import TopicPart
-from twinbus.broker.remote.owner import RemoteStore
+from twinbus.broker.ports.read_limiter import ReadLimiter
 from twinbus.broker.remote.part import RemotePartFactory
-from twinbus.broker.subscription import Subscription
-from twinbus.broker.topic import Topic
-from twinbus.broker.transaction import Transaction
-from twinbus.broker.work import UNITS_PER_TURN, WorkBudget
+from twinbus.broker.remote.peer_client import RemoteStore
+from twinbus.broker.work_budget import UNITS_PER_TURN, WorkBudget
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import EntityDeleted, EntityNotFound, NotAllowed
 from twinbus.model.limits import NamespaceLimits
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from twinbus.broker.clock import Clock
-    from twinbus.broker.part_factory import PartFactory
+    from twinbus.broker.entities.part_factory import PartFactory
     from twinbus.broker.ports.callbacks import OnDone
-    from twinbus.broker.remote.owner import PeerClient
+    from twinbus.broker.remote.peer_client import PeerClient
     from twinbus.model.queue import QueueDescription
     from twinbus.model.topic import SubscriptionDescription, TopicDescription
     from twinbus.store.protocol import Store

@@ -57,14 +57,14 @@ def drain(  # noqa: PLR0913  # as many as there are options
     ] = None,
 ) -> None:
     """Bring parked messages of a pair back to its primary, until its backlog queues are empty."""
-    from twinbus.cli import draining  # noqa: PLC0415  # brings the client: `serve` starts sooner without
+    from twinbus.cli import backlog_drain  # noqa: PLC0415  # brings the client: `serve` starts sooner without
 
     logging.getLogger("twinbus").addHandler(logging.NullHandler())  # else warnings break into the progress bar
     if spool is not None and (dead_letters or extra):
         exit_with_error(
             "pair drain", ValueError("--spool sends a spool and nothing else: leave out --dead-letters and --extra")
         )
-    wanted = draining.DrainOptions(
+    wanted = backlog_drain.DrainOptions(
         connection_strings=(primary, secondary, admin),
         primary_name=name,
         lowest_index=count if extra else 0,
@@ -77,11 +77,11 @@ def drain(  # noqa: PLR0913  # as many as there are options
     try:
         if spool is not None:
             _check_folder(spool)
-            left = asyncio.run(draining.send_spooled(wanted, spool))
+            left = asyncio.run(backlog_drain.send_spooled(wanted, spool))
         elif dead_letters:
-            left = asyncio.run(draining.resend_dead_letters(wanted))
+            left = asyncio.run(backlog_drain.resend_dead_letters(wanted))
         else:
-            left = asyncio.run(draining.drain_backlog(wanted))
+            left = asyncio.run(backlog_drain.drain_backlog(wanted))
     except (ServiceBusError, ValueError, OSError) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             exit_with_error(

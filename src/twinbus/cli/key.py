@@ -17,17 +17,17 @@ import msgspec
 import typer
 
 from twinbus.cli.pair import exit_with_error
-from twinbus.server import key_file, key_socket
-from twinbus.server.data_directory import (
+from twinbus.server.auth import key_file, key_socket
+from twinbus.server.auth.key_file import KeyChangeRefused, KeyCommand
+from twinbus.server.auth.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
+from twinbus.server.config.settings import StartError
+from twinbus.server.runtime.data_directory import (
     KEY_SOCKET_FILE,
     KEYS_FILE,
     DataDirectoryInUse,
     lock_directory,
     unlock_directory,
 )
-from twinbus.server.key_file import KeyChangeRefused, KeyCommand
-from twinbus.server.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
-from twinbus.server.settings import StartError
 
 app = typer.Typer(no_args_is_help=True)
 

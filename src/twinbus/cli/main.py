@@ -5,16 +5,34 @@ Owns: the list of the commands, and `--version`. What a command takes and does i
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Annotated
 
 import typer
 
 from twinbus import version_and_build
-from twinbus.cli import config, drain, key, pair  # noqa: F401  # drain is a command of pair
+from twinbus.cli import (
+    key,
+    pair,
+)
 from twinbus.cli.pipeline import app as pipeline
-from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
+from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401
 from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
+
+config_app = typer.Typer(help="About configuration files.", no_args_is_help=True)
+
+
+@config_app.callback()
+def config() -> None:
+    """About configuration files."""
+
+
+@config_app.command()
+def sample() -> None:
+    """Print a file for `twinbus serve --config` that has every setting in it, with its default."""
+    typer.echo(resources.files("twinbus.server.config").joinpath("sample.toml").read_text("utf-8"), nl=False)
+
 
 app = typer.Typer(
     help="A Service Bus you run yourself, that goes on accepting messages when it is down.",
@@ -27,7 +45,7 @@ app.command()(serve)
 app.command()(rehearse)
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
-app.add_typer(config.config_app, name="config")
+app.add_typer(config_app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 
 

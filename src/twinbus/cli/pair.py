@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 import msgspec
 import typer
 
-from twinbus.cli.pairing import read_pair_reports, to_pair_statuses
-from twinbus.cli.service import AdminClient, AdminRequestFailed
+from twinbus.cli.admin_client import AdminClient, AdminRequestFailed
+from twinbus.cli.pair_status import read_pair_reports, to_pair_statuses
 
 app = typer.Typer(help="About a pair of namespaces.", no_args_is_help=True)
 

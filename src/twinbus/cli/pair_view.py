@@ -13,12 +13,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from twinbus.cli.pairing import SUSPECT
+from twinbus.cli.pair_status import SUSPECT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from twinbus.cli.pairing import PairStatus, ReportedEntity, SenderReport, SpoolReport
+    from twinbus.cli.pair_status import PairStatus, ReportedEntity, SenderReport, SpoolReport
 
 _DURATION_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from twinbus.server.settings import (
+from twinbus.server.config.settings import (
     DEFAULT_STORES,
     ConfigurationError,
     InvalidSetting,
@@ -27,7 +27,7 @@ from twinbus.server.settings import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinbus.server.ready_file import ReadyFile
+    from twinbus.server.runtime.ready_file import ReadyFile
 
 _DEFAULTS: Final = ServeSettings(name="defaults", data=Path())
 _EXIT_FAILED: Final = 1
@@ -253,7 +253,7 @@ def _error_at_source(error: InvalidSetting, explicit: Mapping[str, Any], config:
     if config is None or config.suffix.lower() != ".toml":
         return error
     from twinbus.server.config import toml  # noqa: PLC0415  # not before it is needed
-    from twinbus.server.config.place import Location  # noqa: PLC0415
+    from twinbus.server.config.section import Location  # noqa: PLC0415
 
     field = toml.field_of_option(error.option)
     return error if field is None or field in explicit else toml.error_at_key(error, Location(config))
@@ -264,7 +264,7 @@ def _run(
 ) -> int:
     try:
         # Not before it is needed: help and errors should not wait for all that a server needs.
-        from twinbus.server.main import run  # noqa: PLC0415
+        from twinbus.server.runtime.process import run  # noqa: PLC0415
 
         return run(settings, on_ready, reload_settings)
     except StartError:

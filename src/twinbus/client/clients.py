@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.client.entity import ClientEntity
+from twinbus.client.client_entity import ClientEntity
 from twinbus.client.message_session import MessageSession
 from twinbus.model.path import SubQueue, subscription_path
 from twinbus.model.times import to_wire

@@ -14,17 +14,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
-from twinbus.client import attempts
-from twinbus.client.attempts import SharedAttempt
+from twinbus.client import retry
+from twinbus.client.amqp.connection import AmqpConnection
+from twinbus.client.amqp.request_response import RequestResponseLinks
 from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.conversation import AmqpConnection
 from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed
 from twinbus.client.events import EventPublisher
 from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
-from twinbus.client.requests import RequestResponseLinks
+from twinbus.client.retry import SharedAttempt
 from twinbus.client.sender import MessageSender
 from twinbus.client.settings import FactorySettings, FactoryState, settings_from_options, tls_context
 from twinbus.client.tokens import CbsAuthorizer, token_provider_for
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from twinbus.client.attempts import OperationOutcome
-    from twinbus.client.entity import ClientEntity
+    from twinbus.client.amqp.request_response import Response
+    from twinbus.client.client_entity import ClientEntity
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
-    from twinbus.client.requests import Response
-    from twinbus.client.retry import RetryPolicy
+    from twinbus.client.retry import OperationOutcome, RetryPolicy
     from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
 
@@ -364,7 +363,7 @@ class MessagingFactory:
         outcome: OperationOutcome | None = None,
     ) -> T:
         """Try, and try again as the retry policy says, within the operation's time."""
-        return await attempts.run_with_retries(
+        return await retry.run_with_retries(
             description,
             attempt,
             limit_s=self.settings.operation_timeout_s if timeout_s is None else timeout_s,

@@ -36,7 +36,7 @@ from twinbus.client.events import (
     TransactionEnded,
 )
 from twinbus.client.journal_file import MAX_TEXT_LENGTH, JournalFiles
-from twinbus.client.pairing.events import PairingEvent
+from twinbus.client.pairing.observe.events import PairingEvent
 from twinbus.model.annotations import ENQUEUED_TIME
 from twinbus.model.times import duration_ms
 

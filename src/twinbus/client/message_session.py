@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import Symbol, UInt
-from twinbus.client.attempts import OperationOutcome
 from twinbus.client.errors import UnknownAnswer
 from twinbus.client.receiver import MessageReceiver
+from twinbus.client.retry import OperationOutcome
 from twinbus.model.errors import CallerError, OperationTimeout, ServiceBusError, SessionLockLost
 from twinbus.model.times import datetime_of, duration_s
 
 if TYPE_CHECKING:
     import datetime as dt
 
+    from twinbus.client.amqp.receiver_link import ReceiverLink
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.receiver import ReceiveMode
-    from twinbus.client.receiving_link import ReceiverLink
 
 log: Final = logging.getLogger(__name__)
 

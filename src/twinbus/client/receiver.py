@@ -18,14 +18,14 @@ from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
 from twinbus.amqp.performatives import Error
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Int, Symbol, UInt
-from twinbus.client.attempts import OperationOutcome
-from twinbus.client.entity import ClientEntity
+from twinbus.client.amqp.lease import silence_limit_property
+from twinbus.client.amqp.receiver_link import DEAD_LETTER_CONDITION
+from twinbus.client.client_entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, ConnectionLost, MessageNotHeld, UnknownAnswer
 from twinbus.client.events import ReceiverOpened, Settled, SettledInBulk
-from twinbus.client.inbox import ReceiveBuffer
-from twinbus.client.lease import silence_limit_property
 from twinbus.client.lock_renewal import LockRenewal
-from twinbus.client.receiving_link import DEAD_LETTER_CONDITION
+from twinbus.client.receive_buffer import ReceiveBuffer
+from twinbus.client.retry import OperationOutcome
 from twinbus.model.errors import InvalidArgument, ServiceBusError
 from twinbus.model.message import BrokeredMessage
 from twinbus.model.times import duration_s, to_wire
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.amqp.receiver_link import ReceiverLink
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.receiving_link import ReceiverLink
     from twinbus.client.transaction import Transaction
 
 MAX_PREFETCH: Final = 5_000

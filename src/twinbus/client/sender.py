@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.message import Message
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array
-from twinbus.client.attempts import MAY_BE_STORED, NOT_SENT, OperationOutcome, SharedAttempt, adjusted_send_error
-from twinbus.client.entity import ClientEntity
+from twinbus.client.client_entity import ClientEntity
 from twinbus.client.errors import ConnectionFailed, TimedOut, UnknownAnswer
 from twinbus.client.events import ScheduleCancelled, SendFailed, Sent
+from twinbus.client.retry import MAY_BE_STORED, NOT_SENT, OperationOutcome, SharedAttempt, adjusted_send_error
 from twinbus.model.errors import PartlyStored, ServiceBusError
 from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 from twinbus.model.times import duration_s
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from twinbus.amqp.composite import Composite
+    from twinbus.client.amqp.sender_link import SenderLink
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.retry import RetryPolicy
-    from twinbus.client.sending_link import SenderLink
     from twinbus.client.transaction import Transaction
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.amqp.types import Timestamp
+from twinbus.client.amqp.request_response import RequestResponseLinks
 from twinbus.client.errors import ConnectionFailed, TimedOut
-from twinbus.client.requests import RequestResponseLinks
 from twinbus.model.signature import make_token
 
 if TYPE_CHECKING:
+    from twinbus.client.amqp.connection import AmqpConnection
     from twinbus.client.clock import Clock
     from twinbus.client.connection_string import ConnectionString
-    from twinbus.client.conversation import AmqpConnection
 
 log: Final = logging.getLogger(__name__)
 

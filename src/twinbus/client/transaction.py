@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from twinbus.amqp.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
+    from twinbus.client.amqp.receiver_link import ReceiverLink
+    from twinbus.client.amqp.sender_link import SenderLink
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.receiver import MessageReceiver
-    from twinbus.client.receiving_link import ReceiverLink
     from twinbus.client.sender import MessageSender
-    from twinbus.client.sending_link import SenderLink
     from twinbus.model.message import BrokeredMessage
 
 T = TypeVar("T")

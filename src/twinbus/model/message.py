@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import message as sections
 from twinbus.amqp.errors import DecodeError, EncodeError
-from twinbus.amqp.fields import CONTENT_TYPE, DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
+from twinbus.amqp.field_numbers import CONTENT_TYPE, DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
 from twinbus.amqp.message import Header, Message, Properties, Section
-from twinbus.amqp.outline import data_of, layout_of
+from twinbus.amqp.message_layout import data_of, layout_of
 from twinbus.amqp.types import Timestamp
 from twinbus.model.annotations import (
     DEADLETTER_SOURCE,

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinbus.model.path import canonical_key
+from twinbus.pipeline.column_buffers import ColumnBuffers
+from twinbus.pipeline.message_row import BODY_DATA
 from twinbus.pipeline.properties import FIELDS
-from twinbus.pipeline.row import BODY_DATA
-from twinbus.pipeline.rows import ColumnBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from twinbus.pipeline.rows import SparseColumn
+    from twinbus.pipeline.column_buffers import SparseColumn
 
 BODY: Final = "body"
 PROPERTIES: Final = "properties"

@@ -38,7 +38,7 @@ class ServiceBusDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
-        from twinbus.pipeline.source.batch import BatchReader  # noqa: PLC0415  # who writes does not read
+        from twinbus.pipeline.source.batch_reader import BatchReader  # noqa: PLC0415  # who writes does not read
         from twinbus.pipeline.source.options import read_options  # noqa: PLC0415
 
         return BatchReader(read_options(self.options), schema.fieldNames())
@@ -46,7 +46,7 @@ class ServiceBusDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
         from twinbus.pipeline.source.options import read_options  # noqa: PLC0415
-        from twinbus.pipeline.source.stream import StreamReader  # noqa: PLC0415
+        from twinbus.pipeline.source.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(read_options(self.options), schema.fieldNames())
 

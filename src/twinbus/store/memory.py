@@ -21,7 +21,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from twinbus.store.changes import ChangeBatch
+from twinbus.store.change_batch import ChangeBatch
 from twinbus.store.protocol import StoreClosed, StoreError, StoreFailed, Table
 
 if TYPE_CHECKING:

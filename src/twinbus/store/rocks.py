@@ -19,17 +19,17 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from twinbus.store.changes import ChangeBatch
-from twinbus.store.database import RocksDatabase, WriteStalled
+from twinbus.store.change_batch import ChangeBatch
 from twinbus.store.protocol import StoreClosed, StoreError, StoreFailed, Table
-from twinbus.store.tuning import DEFAULT_TUNING
+from twinbus.store.rocks_database import RocksDatabase, WriteStalled
+from twinbus.store.rocks_tuning import DEFAULT_TUNING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from twinbus.store.protocol import Batch, OnResult, Row
-    from twinbus.store.tuning import RocksTuning
+    from twinbus.store.rocks_tuning import RocksTuning
 
 log: Final = logging.getLogger(__name__)
 

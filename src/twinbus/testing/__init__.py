@@ -12,12 +12,10 @@ and client. Nothing in twinbus imports this package.
 
 from twinbus.testing.clock import FakeClock, LoopClock
 from twinbus.testing.faults import Direction
-from twinbus.testing.hosts import on_host
 from twinbus.testing.loop import FakeTimeLoop, TookTooLong, in_virtual_time, run
-from twinbus.testing.namespace import InMemoryNamespace
-from twinbus.testing.network import Network
+from twinbus.testing.namespace import InMemoryNamespace, InMemoryPair
+from twinbus.testing.network import Network, on_host
 from twinbus.testing.outage import Outage
-from twinbus.testing.pair import InMemoryPair
 
 __all__ = [
     "Direction",

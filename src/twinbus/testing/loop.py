@@ -28,8 +28,7 @@ import selectors
 import time
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from twinbus.testing.hosts import current_host, host_of_context
-from twinbus.testing.network import Network
+from twinbus.testing.network import Network, current_host, host_of_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -24,15 +24,15 @@ from twinbus.model import path as paths
 from twinbus.model.authorization import new_secret
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.keys import ROOT_KEY_NAME, Key, KeyRing
-from twinbus.server.listening import serve_with_loop
-from twinbus.server.ready_file import connection_string
-from twinbus.server.service import Dependencies, NamespaceService
-from twinbus.server.settings import DEFAULT_STORES, ServeSettings
+from twinbus.server.auth.keys import ROOT_KEY_NAME, Key, KeyRing
+from twinbus.server.config.settings import DEFAULT_STORES, ServeSettings
+from twinbus.server.runtime.listening_sockets import serve_with_loop
+from twinbus.server.runtime.namespace_service import Dependencies, NamespaceService
+from twinbus.server.runtime.ready_file import connection_string
 from twinbus.testing.clock import LoopClock
 from twinbus.testing.disks import LoopDisks
-from twinbus.testing.hosts import on_host
 from twinbus.testing.loop import fake_time_loop
+from twinbus.testing.network import on_host
 from twinbus.testing.outage import Outage
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from twinbus.model.rule import RuleDescription
     from twinbus.model.topic import TopicRuntime
     from twinbus.model.usage import UsageRow
-    from twinbus.server.entities import LocalCatalogue
+    from twinbus.server.catalogue.local_catalogue import LocalCatalogue
 
 AMQP_PORT: Final = 5672
 _PAGE_MESSAGES: Final = 1_000
@@ -268,3 +268,35 @@ async def _peek(fragment: FragmentPort, from_sequence_number: int) -> list[Broke
     if not isinstance(found, list):
         raise found
     return [BrokeredMessage.decode(payload, is_peeked=True) for payload in found]
+
+
+class InMemoryPair:
+    """A primary and a secondary. Needs a FakeTimeLoop."""
+
+    def __init__(
+        self,
+        primary: str = "contoso",
+        secondary: str = "contoso-backup",
+        **settings: Any,  # noqa: ANN401  # each has a type of its own
+    ) -> None:
+        """Not started; `settings` are for both."""
+        self.clock = LoopClock()
+        self.primary = InMemoryNamespace(primary, clock=self.clock, **settings)
+        self.secondary = InMemoryNamespace(secondary, clock=self.clock, **settings)
+
+    async def __aenter__(self) -> Self:
+        await self.primary.start()
+        await self.secondary.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.primary.__aexit__(kind, error, traceback)
+        finally:
+            await self.secondary.__aexit__(kind, error, traceback)
+
+    def factories(self, **options: Any) -> tuple[MessagingFactory, MessagingFactory]:  # noqa: ANN401  # as above
+        """A client of the primary and one of the secondary; `options` are for both."""
+        return self.primary.factory(**options), self.secondary.factory(**options)

@@ -17,12 +17,12 @@ import asyncio
 import errno
 import ipaddress
 import socket
-from contextvars import copy_context
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from twinbus.testing.faults import Direction, Fault, FaultKey, FaultKind, Faults
-from twinbus.testing.hosts import current_host
 from twinbus.testing.transport import MemorySocket, MemoryTransport, Pipe
 
 if TYPE_CHECKING:
@@ -34,6 +34,31 @@ if TYPE_CHECKING:
 
     ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
     AddressInfo: TypeAlias = tuple[int, int, int, str, SocketAddress]
+    from collections.abc import Iterator
+    from contextvars import Context
+
+_CURRENT_HOST: Final[ContextVar[str | None]] = ContextVar("twinbus_testing_host", default=None)
+
+
+@contextmanager
+def on_host(name: str | None) -> Iterator[None]:
+    """Run the block on a host of that name; None: on no host."""
+    token = _CURRENT_HOST.set(name)
+    try:
+        yield
+    finally:
+        _CURRENT_HOST.reset(token)
+
+
+def current_host() -> str | None:
+    """The host that the caller runs on."""
+    return _CURRENT_HOST.get()
+
+
+def host_of_context(context: Context) -> str | None:
+    """The host that callbacks of a context run on."""
+    return context.get(_CURRENT_HOST)
+
 
 LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_NAMES: Final = ("", "localhost", "0.0.0.0", "::", "::1")  # noqa: S104  # compared with, not listened on

@@ -16,7 +16,7 @@ from twinbus.broker.namespace import Queue, Topic
 from twinbus.broker.ports.outage import Outage as RehearsedOutage
 from twinbus.model.outage import OutageKind
 from twinbus.model.path import canonical_key
-from twinbus.server.disk import low_space_reason
+from twinbus.server.runtime.disk_space import low_space_reason
 from twinbus.testing.faults import Direction
 
 if TYPE_CHECKING:

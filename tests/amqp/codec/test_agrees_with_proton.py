@@ -9,8 +9,8 @@ import proton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.values import PRIMITIVES, Values, examples, with_type, without_repr
-from tests.amqp.codec.wire import encoding_choices, random_encoding
+from tests.amqp.codec.reference_encoder import encoding_choices, random_encoding
+from tests.amqp.codec.value_strategies import PRIMITIVES, Values, examples, with_type, without_repr
 from twinbus.amqp.decode import DEFAULT_LIMITS, decode
 from twinbus.amqp.encode import encode
 from twinbus.amqp.frames import AMQP_HEADER, FRAME_HEADER, HEADER_SIZE, read_performative

@@ -13,12 +13,12 @@ from azure.servicebus._pyamqp._encode import encode_frame
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.composites import composites
-from tests.amqp.codec.values import Values, ascii_texts, examples
+from tests.amqp.codec.composite_strategies import composites
+from tests.amqp.codec.value_strategies import Values, ascii_texts, examples
 from twinbus.amqp.composite import Composite
 from twinbus.amqp.decode import DEFAULT_LIMITS
+from twinbus.amqp.delivery_frames import TransferWriter, disposition_frame
 from twinbus.amqp.frames import read_performative
-from twinbus.amqp.hot import TransferWriter, disposition_frame
 from twinbus.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from twinbus.amqp.performatives import (
     Attach,

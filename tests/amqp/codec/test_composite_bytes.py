@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.codec.composites import described, fields, read
-from tests.amqp.codec.values import with_type
+from tests.amqp.codec.composite_strategies import described, fields, read
+from tests.amqp.codec.value_strategies import with_type
 from twinbus.amqp.composite import UINT, Composite, composite, from_described, typed_field
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Received, Rejected, Released

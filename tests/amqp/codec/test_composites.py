@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.composites import DECLARED, WRONG, composites, described, fields, minimal, read
-from tests.amqp.codec.values import examples
-from tests.amqp.codec.wire import encoding_choices, random_encoding
+from tests.amqp.codec.composite_strategies import DECLARED, WRONG, composites, described, fields, minimal, read
+from tests.amqp.codec.reference_encoder import encoding_choices, random_encoding
+from tests.amqp.codec.value_strategies import examples
 from twinbus.amqp.composite import Composite, from_described
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import Array, Described, Symbol, UInt, ULong

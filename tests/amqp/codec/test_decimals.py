@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.values import examples
+from tests.amqp.codec.value_strategies import examples
 from twinbus.amqp.types import Decimal32, Decimal64, Decimal128
 
 DecimalType: TypeAlias = type[Decimal32] | type[Decimal64] | type[Decimal128]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.amqp.codec.values import with_type
+from tests.amqp.codec.value_strategies import with_type
 from twinbus.amqp.decode import DEFAULT_LIMITS, decode, skip
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError

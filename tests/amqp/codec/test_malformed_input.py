@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.values import examples, values, with_type
-from tests.amqp.codec.wire import CODES, encoding_choices, random_encoding
+from tests.amqp.codec.reference_encoder import CODES, encoding_choices, random_encoding
+from tests.amqp.codec.value_strategies import examples, values, with_type
 from twinbus.amqp.decode import decode, open_list, open_map, skip
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import DECODE_ERROR, DecodeError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.values import examples
+from tests.amqp.codec.value_strategies import examples
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.sasl import Credentials, read_plain
 

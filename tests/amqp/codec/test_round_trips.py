@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.amqp.codec.values import (
+from tests.amqp.codec.reference_encoder import encoding_choices, random_encoding
+from tests.amqp.codec.value_strategies import (
     PRIMITIVES,
     Values,
     arrays_of,
@@ -20,7 +21,6 @@ from tests.amqp.codec.values import (
     values,
     with_type,
 )
-from tests.amqp.codec.wire import encoding_choices, random_encoding
 from twinbus.amqp.decode import decode, skip
 from twinbus.amqp.encode import encode
 from twinbus.amqp.errors import DecodeError

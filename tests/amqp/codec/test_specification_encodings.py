@@ -10,8 +10,8 @@ import uuid
 
 import pytest
 
-from tests.amqp.codec.values import with_type
-from tests.amqp.codec.wire import CODES
+from tests.amqp.codec.reference_encoder import CODES
+from tests.amqp.codec.value_strategies import with_type
 from twinbus.amqp.decode import decode, skip
 from twinbus.amqp.types import (
     Array,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.engine.pair import EnginePair, SingleEngine, split_frames
+from tests.amqp.engine.engine_pair import EnginePair, SingleEngine, split_frames
 from twinbus.amqp import errors
 from twinbus.amqp.errors import LocalError
 from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceived, Drained, LinkDetached, SessionEnded

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.amqp.engine.pair import EnginePair, SingleEngine, split_frames
+from tests.amqp.engine.engine_pair import EnginePair, SingleEngine, split_frames
 from twinbus.amqp import errors
 from twinbus.amqp.errors import LocalError
 from twinbus.amqp.events import (

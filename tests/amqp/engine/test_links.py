@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.amqp.engine.pair import EnginePair, SingleEngine
+from tests.amqp.engine.engine_pair import EnginePair, SingleEngine
 from twinbus.amqp import errors
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import LocalError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amqp.engine.pair import EnginePair, SingleEngine
+from tests.amqp.engine.engine_pair import EnginePair, SingleEngine
 from twinbus.amqp import errors
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import NOT_ALLOWED, EncodeError, LocalError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, BrokerHarness
-from tests.parts import local_part
+from tests.support.parts import local_part
 from twinbus.model.errors import PartlyStored, QuotaExceeded, StoreUnavailable
 
 SEVERAL = [message(b"%d" % number, key=key_for_fragment(number), message_id=f"id-{number}") for number in range(4)]

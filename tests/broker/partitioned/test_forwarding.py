@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.broker.consumers import FakeConsumer, Results
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, BrokerHarness
-from tests.parts import local_part
+from tests.support.parts import local_part
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
 
 if TYPE_CHECKING:
-    from twinbus.broker.queue import Queue
+    from twinbus.broker.entities.queue import Queue
 
 COUNT = 40
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, STORES, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, STORES, BrokerHarness
 from twinbus.amqp.message import Message, Section
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import InvalidOperation
 from twinbus.model.path import SubQueue
-from twinbus.server.operations.arguments import Arguments
-from twinbus.server.operations.division import PARTITIONED_OPERATIONS
-from twinbus.server.operations.subject import RequestContext
+from twinbus.server.amqp.management.arguments import Arguments
+from twinbus.server.amqp.management.partitioned_operations import PARTITIONED_OPERATIONS
+from twinbus.server.amqp.management.request_context import RequestContext
 
 if TYPE_CHECKING:
-    from twinbus.server.requests import Response
+    from twinbus.server.amqp.request_link import Response
 
 PEEK = "com.microsoft:peek-message"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, STORES, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, STORES, BrokerHarness
-from twinbus.broker.ports.numbers import SEQUENCE_FRAGMENT_SHIFT
-from twinbus.broker.ports.removal import RemovalCriteria
+from twinbus.broker.ports.fragment import SEQUENCE_FRAGMENT_SHIFT, RemovalCriteria
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.queue import QueueDescription
 

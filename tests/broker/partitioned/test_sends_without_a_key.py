@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, STORES, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, STORES, BrokerHarness
-from tests.parts import local_part
+from tests.support.parts import local_part
 from twinbus.amqp.message import Message
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import EntityDisabled, QuotaExceeded, ServerBusy, StoreUnavailable

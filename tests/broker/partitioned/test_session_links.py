@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tests.broker.consumers import FakeSessionConsumer, Results
+from tests.broker.harness import STORES, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import STORES, BrokerHarness
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import EntityDeleted, OperationTimeout, ServiceBusError, StoreUnavailable
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.queue import QueueDescription
-from twinbus.server.session_link import SESSION_FILTER, TIMEOUT_PROPERTY, SessionLink
+from twinbus.server.amqp.session_link import SESSION_FILTER, TIMEOUT_PROPERTY, SessionLink
 
 WITH_SESSIONS = QueueDescription(enable_partitioning=True, requires_session=True)
 
@@ -82,7 +82,7 @@ class FakeLinkEnd:
 
 @pytest.fixture(autouse=True)
 def _no_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.server.session_link.accepted_source", lambda *_: None)
+    monkeypatch.setattr("twinbus.server.amqp.session_link.accepted_source", lambda *_: None)
 
 
 def left_behind(harness: BrokerHarness) -> list[int]:

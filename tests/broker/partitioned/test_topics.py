@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.broker.consumers import FakeConsumer, Results
+from tests.broker.harness import STORES
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import STORES
-from tests.broker.topics import LARGE, TOPIC_ID, TopicHarness, sql_rule
-from twinbus.broker.keys import entity_key_range
+from tests.broker.topic_harness import LARGE, TOPIC_ID, TopicHarness, sql_rule
+from twinbus.broker.store_keys import entity_key_range
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.partition_key import fragment_of
 from twinbus.model.topic import TopicDescription
 
 if TYPE_CHECKING:
-    from twinbus.broker.subscription import Subscription
+    from twinbus.broker.entities.subscription import Subscription
 
 PARTITIONED_TOPIC = TopicDescription(enable_partitioning=True)
 

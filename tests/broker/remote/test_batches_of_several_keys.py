@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, BrokerHarness
-from tests.parts import local_part
+from tests.support.parts import local_part
 from twinbus.amqp.message import Message, build
 from twinbus.model.annotations import VIA_PARTITION_KEY
 from twinbus.model.errors import FragmentUnavailable, PartlyStored, QuotaExceeded, ServerBusy

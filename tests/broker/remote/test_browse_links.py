@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.remote.links import attach_browser
-from tests.broker.rig import PARTITIONED, BrokerHarness
+from tests.broker.remote.fake_links import attach_browser
 from twinbus.amqp.message import Message
 from twinbus.model.description import FRAGMENT_COUNT
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, QUEUE_ID, BrokerHarness
 from tests.broker.messages import message
-from tests.broker.rig import PARTITIONED, QUEUE_ID, BrokerHarness
 from twinbus.model.queue import QueueDescription
 
 PLAIN = QueueDescription()

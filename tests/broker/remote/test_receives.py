@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.consumers import FakeConsumer, Results
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, BrokerHarness
-from tests.simulation.letter import read_delivery
+from tests.simulation.broker.payloads import read_delivery
 from twinbus.broker.ports.peer_protocol import StoreHealth
 from twinbus.broker.ports.settlement import SomeLocksLost
 from twinbus.model.description import FRAGMENT_COUNT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, BrokerHarness
 from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.errors import QuotaExceeded, StoreUnavailable
 from twinbus.model.queue import QueueDescription

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.consumers import Results
+from tests.broker.harness import BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import BrokerHarness
 from twinbus.model.errors import SessionCannotBeLocked, SessionLockLost
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription

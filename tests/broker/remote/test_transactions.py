@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.broker.consumers import Results
+from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
-from tests.broker.rig import PARTITIONED, BrokerHarness
+from twinbus.broker.entities.transaction import Transaction
 from twinbus.broker.ports.settlement import Disposition
-from twinbus.broker.transaction import Transaction
 from twinbus.model.errors import InvalidOperation, StoreUnavailable, TransactionRolledBack
 
 FRAGMENT = 1

@@ -11,7 +11,7 @@ from twinbus.client.sync import NO_RETRY, MessagingFactory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import run_server, wait_until
+from tests.support.server_process import run_server, wait_until
 from twinbus.client.pairing import EntityState, EventKind, PairingEvent
 from twinbus.client.sync import (
     BrokeredMessage,
@@ -20,7 +20,7 @@ from twinbus.client.sync import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
     from twinbus.client.sync import Pairing
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import wait_until
+from tests.support.server_process import wait_until
 from twinbus.client.sync import BrokeredMessage, MessagingFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 PROGRAM = """
 import os, sys

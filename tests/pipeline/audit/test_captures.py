@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.audit.world import AuditInputs
+from tests.pipeline.audit.audit_inputs import AuditInputs
 from twinbus.pipeline.audit.captures import find_captured_files
 from twinbus.pipeline.audit.contents import NamespaceAccess
-from twinbus.pipeline.audit.settings import AuditSettings
+from twinbus.pipeline.audit.job import AuditSettings
 from twinbus.pipeline.capture.manifest import Manifest
 from twinbus.pipeline.errors import PipelineError
 

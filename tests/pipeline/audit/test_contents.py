@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.served_here import run_server_in_process
+from tests.support.in_process_server import run_server_in_process
 from twinbus.client import BrokeredMessage, MessagingFactory
-from twinbus.client.pairing import rewriting
+from twinbus.client.pairing.backlog import rewriting
 from twinbus.pipeline.audit import contents
 from twinbus.pipeline.audit.contents import NamespaceAccess, read_location
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.served_here import InProcessServer
+    from tests.support.in_process_server import InProcessServer
 
 LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 

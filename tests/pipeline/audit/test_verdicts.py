@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.pipeline.audit.world import MINUTE_S, AuditInputs, message
+from tests.pipeline.audit.audit_inputs import MINUTE_S, AuditInputs, message
 from twinbus.client.errors import ConnectionFailed, ConnectionLost
 from twinbus.client.events import (
     FROM_SPOOL,
@@ -17,7 +17,7 @@ from twinbus.client.events import (
     SettledInBulk,
     TransactionEnded,
 )
-from twinbus.client.pairing.events import EventKind
+from twinbus.client.pairing.observe.events import EventKind
 from twinbus.pipeline.audit.report import EXIT_LOST, EXIT_UNKNOWN
 
 if TYPE_CHECKING:

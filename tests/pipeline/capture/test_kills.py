@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.capture.scene import CapturedFolder, send_messages
-from tests.pipeline.cluster import SparkCluster, wait_for
+from tests.pipeline.capture.local_capture import CapturedFolder, send_messages
+from tests.pipeline.spark_cluster import SparkCluster, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 TIMEOUT_S = 300
 COUNT = 4_000

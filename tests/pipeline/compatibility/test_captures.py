@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.compatibility.archives import unpack
-from tests.pipeline.capture.scene import CapturedFolder, LocalSpark, make_settings, run_capture
-from tests.served import run_server
+from tests.pipeline.capture.local_capture import CapturedFolder, LocalSpark, make_settings, run_capture
+from tests.support.server_process import run_server
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from tests.compatibility.archives import unpack
-from tests.served import run_server
+from tests.support.server_process import run_server
 from twinbus.pipeline.source.checkpoint import read_processed_offsets
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 TIMEOUT_S = 300
 

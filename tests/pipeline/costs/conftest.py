@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from tests.pipeline.costs.recorded import NOON, JournalRecorder, UsageRecorder, usage_row
+from tests.pipeline.costs.recorded_usage import NOON, JournalRecorder, UsageRecorder, usage_row
 from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
 from twinbus.pipeline.costs import report

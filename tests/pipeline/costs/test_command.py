@@ -16,7 +16,7 @@ from twinbus.cli.main import app
 from twinbus.pipeline import spark as spark_module
 from twinbus.pipeline.costs import report
 from twinbus.pipeline.costs.bill import BillingTerms
-from twinbus.pipeline.costs.kinds import Period
+from twinbus.pipeline.costs.operation_kinds import Period
 from twinbus.pipeline.costs.report import CostReportSettings
 from twinbus.pipeline.costs.tariff import read_tariff
 from twinbus.pipeline.errors import PipelineError

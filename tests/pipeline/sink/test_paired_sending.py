@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tests.pairing_processes.namespaces import BACKLOG_QUEUES, QUEUE, connection_string, receive_all, run_server_pair
-from twinbus.client.pairing.backlog import backlog_queue_path
+from tests.support.server_pair import BACKLOG_QUEUES, QUEUE, connection_string, receive_all, run_server_pair
+from twinbus.client.pairing.backlog.rotation import backlog_queue_path
+from twinbus.pipeline.sink.batch_sender import send_all
 from twinbus.pipeline.sink.options import SinkOptions, read_options
-from twinbus.pipeline.sink.sending import send_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 PART = 600
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pairing_processes.namespaces import BACKLOG_QUEUES, QUEUE, connection_string, create_queue, receive_all
-from tests.served import run_server
-from twinbus.client.pairing.backlog import backlog_queue_path
+from tests.support.server_pair import BACKLOG_QUEUES, QUEUE, connection_string, create_queue, receive_all
+from tests.support.server_process import run_server
+from twinbus.client.pairing.backlog.rotation import backlog_queue_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline-writing.md"
 COUNT = 20_000

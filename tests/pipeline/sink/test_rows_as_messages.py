@@ -29,7 +29,7 @@ from twinbus.client import BrokeredMessage
 from twinbus.model.times import TIMESPAN
 from twinbus.pipeline.columns import record_batch
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.sink.ids import RowIds
+from twinbus.pipeline.sink.message_ids import RowIds
 from twinbus.pipeline.sink.messages import MESSAGE_OVERHEAD_BYTES, check_columns, to_messages
 
 NOW_MS = 1_700_000_000_000

@@ -10,15 +10,15 @@ import pytest
 from twinbus.client.journal_file import batches as rows_of_journal
 from twinbus.client.sync import MessagingFactory
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.sink.ids import DIGEST_BYTES, RowIds
+from twinbus.pipeline.sink.batch_sender import SendCounts, send_all
+from twinbus.pipeline.sink.message_ids import DIGEST_BYTES, RowIds
 from twinbus.pipeline.sink.options import SinkOptions, read_options
-from twinbus.pipeline.sink.sending import SendCounts, send_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 ROWS = 2_500
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.served import ServerProcess
+    from tests.support.server_process import ServerProcess
     from twinbus.client import BrokeredMessage
 
 

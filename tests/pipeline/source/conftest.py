@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.source.feed import MessageFeed
-from tests.served import run_server
+from tests.pipeline.source.message_feed import MessageFeed
+from tests.support.server_process import run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from twinbus.pipeline.columns import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.pipeline.source.feed import MessageFeed
+    from tests.pipeline.source.message_feed import MessageFeed
 
 
 def read(spark: SparkSession, feed: MessageFeed, entity: str, **options: object) -> DataFrame:

@@ -16,7 +16,7 @@ from twinbus.pipeline.source.positions import read_positions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.pipeline.source.feed import MessageFeed
+    from tests.pipeline.source.message_feed import MessageFeed
 
 
 def write(folder: Path, batch: int, *sources: object, is_done: bool = True) -> None:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import QUEUE_ENTRY
+from tests.support.server_process import QUEUE_ENTRY
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.source.entity import SourceEntity
 from twinbus.pipeline.source.offsets import Offsets
 from twinbus.pipeline.source.options import read_options
 
 if TYPE_CHECKING:
-    from tests.pipeline.source.feed import MessageFeed
+    from tests.pipeline.source.message_feed import MessageFeed
 
 
 def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on(feed: MessageFeed) -> None:

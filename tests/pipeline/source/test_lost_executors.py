@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 
-from tests.pipeline.cluster import wait_for
+from tests.pipeline.spark_cluster import wait_for
 from twinbus.client.sync import BrokeredMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.pipeline.cluster import SparkCluster
-    from tests.pipeline.source.feed import MessageFeed
+    from tests.pipeline.source.message_feed import MessageFeed
+    from tests.pipeline.spark_cluster import SparkCluster
 
 COUNT: Final = 4_000
 MORE: Final = 500
@@ -27,7 +27,7 @@ TIMEOUT_S: Final = 300.0
 
 def start(cluster: SparkCluster, feed: MessageFeed, queue: str, folder: Path) -> subprocess.Popen[bytes]:
     """The driver, in a process of its own."""
-    words = [sys.executable, "-m", "tests.pipeline.source.job", cluster.url, queue, str(folder), str(LIMIT)]
+    words = [sys.executable, "-m", "tests.pipeline.source.stream_job", cluster.url, queue, str(folder), str(LIMIT)]
     environment = {**os.environ, "TWINBUS": feed.server.connection_string}
     with (folder / "said").open("ab") as said:
         return subprocess.Popen(words, stdout=said, stderr=said, env=environment)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.served import wait_until
+from tests.support.server_process import wait_until
 from twinbus.client.sync import BrokeredMessage
 from twinbus.model.errors import EntityClaimed
 from twinbus.pipeline.source import complete_checkpoint
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from tests.pipeline.source.feed import MessageFeed
+    from tests.pipeline.source.message_feed import MessageFeed
 
     MakeJob: TypeAlias = Callable[..., "Job"]
 

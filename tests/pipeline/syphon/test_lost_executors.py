@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, Self
 import pytest
 import uvloop
 
-from tests.pipeline.syphon.scene import DEDUPLICATED, ORDERS, parked_payload, run_parked_pair
+from tests.pipeline.syphon.parked_pair import DEDUPLICATED, ORDERS, parked_payload, run_parked_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.pipeline.cluster import SparkCluster
-    from tests.pipeline.syphon.scene import ParkedPair
+    from tests.pipeline.spark_cluster import SparkCluster
+    from tests.pipeline.syphon.parked_pair import ParkedPair
 
 COUNT: Final = 12_000
 TIMEOUT_S: Final = 200.0

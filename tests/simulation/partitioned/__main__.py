@@ -1,4 +1,4 @@
-"""The command: python -m tests.simulation.partitioned, with the options of tests.simulation."""
+"""The command: python -m tests.simulation.partitioned, with the options of tests.simulation.broker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "src"))  # compiled files have their limits built in: a run sets them
 
-from tests.seeded.campaign import make_parser, run_command
-from tests.simulation.processes.run import run_single_process
+from tests.simulation.cluster.run import run_single_process
+from tests.simulation.seeded_runs import make_parser, run_command
 
 PROG = "python -m tests.simulation.partitioned"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.seeded.command import (
+from tests.simulation.cluster.run import run_single_process
+from tests.simulation.command_checks import (
     assert_a_run_that_fails_says_how_to_repeat_it,
     assert_a_seed_means_the_same_steps_in_every_process,
 )
-from tests.seeded.outcome import run_seed
-from tests.simulation.processes.run import run_single_process
+from tests.simulation.seeded_runs import run_seed
 
 EACH = 40
 PARTS = 4

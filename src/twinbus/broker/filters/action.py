@@ -17,13 +17,13 @@ from twinbus.amqp.message import Message, Section
 from twinbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
 from twinbus.broker.filters.arithmetic import fits_long
 from twinbus.broker.filters.cost import action_cost
-from twinbus.broker.filters.draft import MessageDraft
 from twinbus.broker.filters.errors import FilterError
-from twinbus.broker.filters.evaluate import compile_value
-from twinbus.broker.filters.nodes import Constant, Property, SetStatement, user_property_key
-from twinbus.broker.filters.system import SYSTEM_PROPERTIES, property_names, property_number
+from twinbus.broker.filters.evaluator import compile_value
+from twinbus.broker.filters.message_draft import MessageDraft
+from twinbus.broker.filters.syntax_tree import Constant, Property, SetStatement, user_property_key
+from twinbus.broker.filters.system_properties import SYSTEM_PROPERTIES, property_names, property_number
 from twinbus.broker.filters.values import OPAQUE, Duration, Instant, from_amqp, kind_name, to_amqp
-from twinbus.broker.record import parse_record
+from twinbus.broker.message_record import parse_record
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.times import TICKS_PER_MS
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.filters.cost import Cost
-    from twinbus.broker.filters.reader import ExpressionParser
-    from twinbus.broker.filters.view import MessageView
+    from twinbus.broker.filters.message_view import MessageView
+    from twinbus.broker.filters.parser import ExpressionParser
 
     Statement: TypeAlias = Callable[[MessageDraft, NamespaceLimits], None]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from twinbus.broker.filters.like import LikePattern
-from twinbus.broker.filters.nodes import (
+from twinbus.broker.filters.like_pattern import LikePattern
+from twinbus.broker.filters.syntax_tree import (
     And,
     ArithmeticChain,
     Comparison,
@@ -36,7 +36,7 @@ from twinbus.broker.filters.nodes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from twinbus.broker.filters.nodes import Node
+    from twinbus.broker.filters.syntax_tree import Node
 
 SIZE_BITS: Final = 15
 FULL_SIZE: Final = 1 << SIZE_BITS

@@ -5,23 +5,54 @@ Owns: the way from a description to what can be evaluated. A rule that cannot be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
-from twinbus.broker.filters import correlation
 from twinbus.broker.filters.action import Action, compile_action
-from twinbus.broker.filters.constants import parse_values
 from twinbus.broker.filters.cost import filter_cost
-from twinbus.broker.filters.evaluate import compile_filter
-from twinbus.broker.filters.lookup import EqualityLookup, find_lookups
-from twinbus.broker.filters.nodes import ConstantPredicate, Node
+from twinbus.broker.filters.equality_lookup import EqualityLookup, find_lookups
+from twinbus.broker.filters.evaluator import compile_filter
+from twinbus.broker.filters.syntax_tree import (
+    Comparison,
+    Constant,
+    ConstantPredicate,
+    Node,
+    Property,
+    conjunction,
+    user_property_key,
+)
+from twinbus.broker.filters.system_properties import property_number
+from twinbus.broker.filters.xml_values import parse_values
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, SqlFilter, TrueFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from twinbus.broker.filters.reader import ExpressionParser
-    from twinbus.broker.filters.view import MessageView
+    from twinbus.broker.filters.message_view import MessageView
+    from twinbus.broker.filters.parser import ExpressionParser
+
+_CORRELATION_FIELDS: Final = {
+    "correlation_id": "CorrelationId",
+    "message_id": "MessageId",
+    "to": "To",
+    "reply_to": "ReplyTo",
+    "label": "Label",
+    "session_id": "SessionId",
+    "reply_to_session_id": "ReplyToSessionId",
+    "content_type": "ContentType",
+}
+
+
+def correlation_predicate(description: CorrelationFilter) -> Node:
+    """All of its conditions; a filter without any is true for all messages."""
+    wanted: list[Node] = []
+    for field, name in _CORRELATION_FIELDS.items():
+        text = getattr(description, field)
+        if text is not None:
+            wanted.append(Comparison("=", Property(property_number(name), name), Constant(text)))
+    for name, value in parse_values(description.properties, "the property").items():
+        wanted.append(Comparison("=", Property(user_property_key(name), name), Constant(value)))
+    return conjunction(wanted)
 
 
 class CompiledRule:
@@ -67,7 +98,7 @@ def _compile_predicate(description: RuleDescription, new_id: Callable[[], UUID])
         parameters = parse_values(wanted.parameters, "the parameter")
         return _make_parser(wanted.expression, "filter", parameters, new_id).parse_filter()
     if isinstance(wanted, CorrelationFilter):
-        return correlation.correlation_predicate(wanted)
+        return correlation_predicate(wanted)
     assert isinstance(wanted, TrueFilter | FalseFilter)
     return ConstantPredicate(isinstance(wanted, TrueFilter))
 
@@ -75,6 +106,6 @@ def _compile_predicate(description: RuleDescription, new_id: Callable[[], UUID])
 def _make_parser(
     text: str, kind: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]
 ) -> ExpressionParser:
-    from twinbus.broker.filters.reader import ExpressionParser  # noqa: PLC0415  # brings a parser: a server starts sooner without
+    from twinbus.broker.filters.parser import ExpressionParser  # noqa: PLC0415  # brings a parser: a server starts sooner without
 
     return ExpressionParser(text, kind, parameters, new_id)

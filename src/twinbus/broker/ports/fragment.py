@@ -6,23 +6,93 @@ later; callers are written for the second case. `broker.fragment` and `broker.re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from twinbus.broker.message_record import enqueued_time_of, session_id_of
 from twinbus.broker.ports.settlement import Disposition
 from twinbus.model.callbacks import ignore
+from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from twinbus.broker.clock import TimeServices
-    from twinbus.broker.fragment import Fragment
+    from twinbus.broker.fragment.fragment import Fragment
     from twinbus.broker.ports.callbacks import OnDone
-    from twinbus.broker.ports.claim import ExclusiveLocks
     from twinbus.broker.ports.consumer import Consumer, GatewayBrowseReader
-    from twinbus.broker.ports.reads import ReadLimiter
-    from twinbus.model.errors import ServiceBusError
+    from twinbus.broker.ports.exclusive_receiver import ExclusiveLocks
+    from twinbus.broker.ports.read_limiter import ReadLimiter
 
     OnCapacityChecked: TypeAlias = Callable[[dict[int, ServiceBusError]], None]
+
+SEQUENCE_FRAGMENT_SHIFT: Final = 48
+"""The bits of a sequence number above these are the number of its fragment."""
+TOKEN_FRAGMENT_BYTE: Final = 8
+"""The position, in a lock token and in a delivery tag, of the byte that is the number of its fragment."""
+LOCK_TOKEN_BYTES: Final = 16
+
+
+def fragment_of_sequence(sequence: int) -> int:
+    """Return the number of the fragment that holds the message of a sequence number."""
+    return sequence >> SEQUENCE_FRAGMENT_SHIFT
+
+
+def delivery_tag_of(token: bytes) -> bytes:
+    """Return the delivery tag of a token: the bytes of the GUID in .NET's order."""
+    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+
+
+lock_token_of: Final = delivery_tag_of
+"""The order of the bytes is reversed by reversing it again."""
+
+
+READ_BATCH_SIZE: Final = 100
+"""Records that are read at once: of the largest, they are 25 MB. Dead letters that are resubmitted together are read
+together, so there can be no more of them."""
+UNLIMITED: Final = 2**63
+
+
+class RemovalCriteria:
+    """Which messages are to go."""
+
+    __slots__ = ("enqueued_before_ms", "max_count", "max_sequence", "session_id")
+
+    def __init__(
+        self,
+        *,
+        max_count: int = UNLIMITED,
+        max_sequence: int = UNLIMITED,
+        enqueued_before_ms: int = UNLIMITED,
+        session_id: bytes | None = None,
+    ) -> None:
+        """So many at most, up to this sequence number, enqueued before this time, of this session."""
+        self.max_count = max_count
+        self.max_sequence = max_sequence
+        self.enqueued_before_ms = enqueued_before_ms
+        self.session_id = session_id
+
+    def matches(self, record: bytes) -> bool:
+        """This message is to go."""
+        if self.session_id is not None and session_id_of(record) != self.session_id:
+            return False
+        return enqueued_time_of(record) < self.enqueued_before_ms
+
+
+class RemovalResult:
+    """What became of it."""
+
+    __slots__ = ("removed_count", "skipped_count")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.removed_count = 0
+        self.skipped_count = 0
+        """Those that someone has."""
+
+
+OnRemoved: TypeAlias = Callable[[RemovalResult | ServiceBusError], None]
+
 
 OWNER_TIMEOUT_S: Final = 0.25
 """How long a gateway waits for the owner of a fragment before it goes on without it."""

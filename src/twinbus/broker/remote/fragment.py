@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from twinbus.broker.ports.fragment import DispatcherPort, FragmentPort
 from twinbus.broker.ports.peer_protocol import ManagementResponse
-from twinbus.broker.remote.browsing import RemoteMessageBrowser
-from twinbus.broker.remote.loan import CreditReservation
+from twinbus.broker.remote.credit_reservation import CreditReservation
+from twinbus.broker.remote.message_browser import RemoteMessageBrowser
 from twinbus.broker.remote.settlement import LOCK_TOKEN_BYTES, RemoteSettlement
 from twinbus.model.errors import ServiceBusError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Consumer, GatewayConsumer
     from twinbus.broker.ports.fragment import ManagementRequest, SessionLock
     from twinbus.broker.ports.peer_protocol import FragmentAddress, Reply
-    from twinbus.broker.remote.owner import PeerClient, RemoteStore
+    from twinbus.broker.remote.peer_client import PeerClient, RemoteStore
 
 
 class RemoteDispatcher(DispatcherPort):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from twinbus.broker.part import EntityPart
-from twinbus.broker.part_factory import PartFactory
+from twinbus.broker.entities.part import EntityPart
+from twinbus.broker.entities.part_factory import PartFactory
 from twinbus.broker.ports.fragment import TransactionPort
 from twinbus.broker.ports.peer_protocol import (
     SUB_QUEUES,
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from twinbus.broker.clock import TimeServices
-    from twinbus.broker.entity import Entity
-    from twinbus.broker.intake import MessageIntake
+    from twinbus.broker.entities.entity import Entity
+    from twinbus.broker.entities.queue import Queue
+    from twinbus.broker.entities.subscription import Subscription
+    from twinbus.broker.entities.topic import Topic
+    from twinbus.broker.intake.message_intake import MessageIntake
     from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.fragment import FragmentPort
-    from twinbus.broker.ports.incoming import IncomingBatch
+    from twinbus.broker.ports.incoming_batch import IncomingBatch
     from twinbus.broker.ports.peer_protocol import Reply, Request, TransactionSend
     from twinbus.broker.ports.settlement import Disposition
-    from twinbus.broker.queue import Queue
-    from twinbus.broker.remote.owner import PeerClient, RemoteStore
-    from twinbus.broker.subscription import Subscription
-    from twinbus.broker.topic import Topic
+    from twinbus.broker.remote.peer_client import PeerClient, RemoteStore
 
 
 class RemoteTransaction(TransactionPort):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from twinbus.pipeline.audit.contents import NamespaceAccess
-    from twinbus.pipeline.audit.settings import AuditSettings
+    from twinbus.pipeline.audit.job import AuditSettings
 
 _POLL_INTERVAL_S: Final = 0.5
 _TIME_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
@@ -83,7 +83,7 @@ def audit(  # noqa: PLR0913  # as many as there are options
     """Say of every message that was reported sent whether it was delivered, parked or dead-lettered, or is lost."""
     with reported_errors("audit"):
         # Inside, since `serve` starts sooner without.
-        from twinbus.pipeline.audit.settings import AuditSettings  # noqa: PLC0415
+        from twinbus.pipeline.audit.job import AuditSettings  # noqa: PLC0415
 
         settings = AuditSettings(
             journals=journals,
@@ -119,9 +119,9 @@ def _as_utc(time: dt.datetime | None) -> dt.datetime | None:
 
 def run(settings: AuditSettings, master: str | None) -> int:
     """All of it; the exit code."""
-    from twinbus.cli.pipeline.audited import show  # noqa: PLC0415
-    from twinbus.pipeline.audit.looking import check_access  # noqa: PLC0415
-    from twinbus.pipeline.audit.run import run_audit as judge_all  # noqa: PLC0415
+    from twinbus.cli.pipeline.audit_view import show  # noqa: PLC0415
+    from twinbus.pipeline.audit.inspection import check_access  # noqa: PLC0415
+    from twinbus.pipeline.audit.job import run_audit as judge_all  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
     with _progress() as shown:

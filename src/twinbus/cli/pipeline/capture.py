@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from twinbus.pipeline.capture.capturing import Capture
+    from twinbus.pipeline.capture.driver import Capture
     from twinbus.pipeline.capture.manifest import Manifest
     from twinbus.pipeline.capture.settings import CaptureSettings
 
@@ -88,7 +88,7 @@ def _warn_about_shared_entities(settings: CaptureSettings) -> None:
 
 def run(settings: CaptureSettings, master: str | None) -> None:
     """Until it is stopped, or all is done."""
-    from twinbus.pipeline.capture.capturing import Capture  # noqa: PLC0415
+    from twinbus.pipeline.capture.driver import Capture  # noqa: PLC0415
     from twinbus.pipeline.source import read_positions  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 

@@ -159,7 +159,7 @@ class _BillingOptions(NamedTuple):
         """Checked."""
         from twinbus.pipeline.costs.bill import BillingTerms  # noqa: PLC0415
         from twinbus.pipeline.costs.charges import Model  # noqa: PLC0415  # `serve` starts sooner without
-        from twinbus.pipeline.costs.kinds import Period  # noqa: PLC0415
+        from twinbus.pipeline.costs.operation_kinds import Period  # noqa: PLC0415
         from twinbus.pipeline.costs.tariff import read_tariff  # noqa: PLC0415
 
         return BillingTerms(
@@ -193,7 +193,7 @@ def _parse_time(option: str, text: str | None) -> dt.datetime | None:
 
 def _predict(options: dict[str, Any], tariff: Path | None, model: ModelName) -> Document:
     from twinbus.pipeline.costs import charges  # noqa: PLC0415  # `serve` starts sooner without
-    from twinbus.pipeline.costs.predicted import prediction_document  # noqa: PLC0415
+    from twinbus.pipeline.costs.prediction_document import prediction_document  # noqa: PLC0415
     from twinbus.pipeline.costs.setup import read_setup  # noqa: PLC0415
     from twinbus.pipeline.costs.tariff import read_tariff  # noqa: PLC0415
     from twinbus.pipeline.costs.what_if import predict  # noqa: PLC0415
@@ -215,8 +215,8 @@ def _explain(inputs: _Inputs, billing_options: _BillingOptions) -> Document:
     with _progress() as tell:
         tell("starting Spark")
         with session("twinbus costs", master=inputs.master, settings=SPARK_SETTINGS) as spark:
-            from twinbus.pipeline.costs.explained import report_document  # noqa: PLC0415  # PySpark is there now
             from twinbus.pipeline.costs.report import CostReportSettings, explain  # noqa: PLC0415
+            from twinbus.pipeline.costs.report_document import report_document  # noqa: PLC0415  # PySpark is there now
 
             wanted = CostReportSettings(
                 usage_folders=inputs.data_folders,
@@ -243,7 +243,7 @@ def _output(document: Document, html: Path | None) -> None:
     from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
 
     from twinbus import __version__  # noqa: PLC0415
-    from twinbus.pipeline.costs.page import render_page  # noqa: PLC0415
+    from twinbus.pipeline.costs.html_page import render_page  # noqa: PLC0415
 
     console = Console()
     show(document, console if console.is_terminal else Console(width=_DEFAULT_WIDTH))

@@ -1,7 +1,7 @@
 """`twinbus pipeline replay`: captured files back into an entity.
 
 Owns: the options as they are typed, what is shown, and the exit codes: 0 when all is sent; 1 where something has to be
-mended. What is read, and how, is in `twinbus.pipeline.capture.replaying`.
+mended. What is read, and how, is in `twinbus.pipeline.capture.replay`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ def replay(  # noqa: PLR0913  # as many as there are options
     with reported_errors("replay"):
         from twinbus.model.path import parent_entity  # noqa: PLC0415  # `serve` starts sooner without
         from twinbus.pipeline.capture.folder import Folder  # noqa: PLC0415
-        from twinbus.pipeline.capture.replaying import find_entity_folder, find_files, read_rows  # noqa: PLC0415
+        from twinbus.pipeline.capture.replay import (  # noqa: PLC0415
+            find_entity_folder,
+            find_files,
+            read_rows,
+        )
         from twinbus.pipeline.sink.options import read_options  # noqa: PLC0415
         from twinbus.pipeline.spark import session  # noqa: PLC0415
 
@@ -124,7 +128,7 @@ def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
     from pyspark.sql.functions import count, lit  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
-    from twinbus.pipeline.capture.replaying import send_rows  # noqa: PLC0415
+    from twinbus.pipeline.capture.replay import send_rows  # noqa: PLC0415
 
     seen = Observation("replay")
     with Console(stderr=True).status("sending"):

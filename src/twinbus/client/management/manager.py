@@ -14,16 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.management.service import AtomClient, reading_response
+from twinbus.client.management.atom_client import AtomClient, reading_response
 from twinbus.client.settings import FactorySettings, settings_from_options
 from twinbus.model import path as paths
-from twinbus.model.atom import namespace as namespace_form
+from twinbus.model.atom import descriptions as namespace_form
 from twinbus.model.atom import rule as rule_form
-from twinbus.model.atom.form import FORWARD_AUTHORIZATION_HEADERS
-from twinbus.model.atom.kinds import NEWEST_API_VERSION, WriteContext
-from twinbus.model.atom.queue import QUEUE_CODEC
-from twinbus.model.atom.subscription import SUBSCRIPTION_CODEC, add_default_rule
-from twinbus.model.atom.topic import TOPIC_CODEC
+from twinbus.model.atom.description_codec import FORWARD_AUTHORIZATION_HEADERS
+from twinbus.model.atom.descriptions import QUEUE_CODEC, SUBSCRIPTION_CODEC, TOPIC_CODEC, add_default_rule
+from twinbus.model.atom.value_formats import NEWEST_API_VERSION, WriteContext
 from twinbus.model.errors import EntityNotFound, InvalidArgument
 from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
     from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
-    from twinbus.model.atom.form import DescriptionCodec
+    from twinbus.model.atom.description_codec import DescriptionCodec
     from twinbus.model.rule import RuleDescription
 
 D = TypeVar("D")

@@ -8,7 +8,6 @@ what is promised, and what is not.
 """
 
 from twinbus.client.pairing import triggers
-from twinbus.client.pairing.alarms import Alarm, AlarmKind
 from twinbus.client.pairing.errors import (
     FailedOver,
     MessageCannotBeParked,
@@ -20,12 +19,13 @@ from twinbus.client.pairing.errors import (
     SpoolFailed,
     SpoolFull,
 )
-from twinbus.client.pairing.events import EventKind, PairingEvent
-from twinbus.client.pairing.failover import EntityState
+from twinbus.client.pairing.failover.entity_health import EntityState
+from twinbus.client.pairing.observe.alarms import Alarm, AlarmKind
+from twinbus.client.pairing.observe.events import EventKind, PairingEvent
+from twinbus.client.pairing.observe.status import EntityStatus, PairingStatus, PumpState
 from twinbus.client.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.pairing.pairing import Pairing
-from twinbus.client.pairing.spool import SpoolStatus
-from twinbus.client.pairing.status import EntityStatus, PairingStatus, PumpState
+from twinbus.client.pairing.spool.spool import SpoolStatus
 from twinbus.model.message import POSSIBLE_DUPLICATE
 
 __all__ = [

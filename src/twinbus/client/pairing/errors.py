@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.client.attempts import MAY_BE_STORED, NOT_SENT
+from twinbus.client.retry import MAY_BE_STORED, NOT_SENT
 from twinbus.model.errors import CallerError, InvalidArgument, InvalidOperation, MessageTooLarge, ServiceBusError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
+from twinbus.client.pairing.delivery_failure import NOT_FOUND_GRACE_S
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.path import NAMESPACE_NAME
 from twinbus.model.times import duration_s

@@ -16,29 +16,28 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote
 
 from twinbus.client.errors import ObjectClosed
-from twinbus.client.pairing.backlog import Rotation
+from twinbus.client.pairing.backlog.preparation import SecondaryPreparation
+from twinbus.client.pairing.backlog.rotation import Rotation
 from twinbus.client.pairing.errors import PairingFailed, PairingRefused, SpoolFailed
-from twinbus.client.pairing.events import ALL_KINDS, EventKind
-from twinbus.client.pairing.failover import EntityHealth, EntityState
-from twinbus.client.pairing.fragments import FragmentOutages
-from twinbus.client.pairing.logs import STATE_BY_EVENT
-from twinbus.client.pairing.pair_events import PairEventPublisher
-from twinbus.client.pairing.pings import Pings
-from twinbus.client.pairing.preparation import SecondaryPreparation
-from twinbus.client.pairing.seen import Observers
-from twinbus.client.pairing.sender import SendAvailabilitySender
-from twinbus.client.pairing.spool import Spool
-from twinbus.client.pairing.status import (
+from twinbus.client.pairing.failover.entity_health import EntityHealth, EntityState
+from twinbus.client.pairing.failover.fragment_outages import FragmentOutages
+from twinbus.client.pairing.failover.pings import Pings
+from twinbus.client.pairing.observe.event_publisher import STATE_BY_EVENT, PairEventPublisher
+from twinbus.client.pairing.observe.events import ALL_KINDS, EventKind
+from twinbus.client.pairing.observe.observers import Observers
+from twinbus.client.pairing.observe.status import (
     EntityStatus,
     PairingStatus,
     entity_status,
     healthy_entity_status,
     pairing_status,
 )
-from twinbus.client.pairing.syphon import Syphon
+from twinbus.client.pairing.sender import SendAvailabilitySender
+from twinbus.client.pairing.spool.spool import Spool
+from twinbus.client.pairing.spool.spool_sender import SpoolSender
+from twinbus.client.pairing.syphon.syphon import Syphon
+from twinbus.client.pairing.syphon.wakeups import Wakeups, fragment_wakeup_key
 from twinbus.client.pairing.triggers import class_of
-from twinbus.client.pairing.unspooling import SpoolSender
-from twinbus.client.pairing.wakeups import Wakeups, fragment_wakeup_key
 from twinbus.model.errors import FailureClass, InvalidOperation, ServiceBusError
 from twinbus.model.path import canonical_key
 from twinbus.model.times import duration_s
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from twinbus.client.factory import MessagingFactory
-    from twinbus.client.pairing.events import PairingEvent
-    from twinbus.client.pairing.fragments import FragmentOutage
+    from twinbus.client.pairing.failover.fragment_outages import FragmentOutage
+    from twinbus.client.pairing.observe.events import PairingEvent
     from twinbus.client.pairing.options import SendAvailabilityPairedNamespaceOptions
-    from twinbus.client.pairing.spool import SpoolStatus
+    from twinbus.client.pairing.spool.spool import SpoolStatus
 
 log: Final = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.message import Message
-from twinbus.client.pairing import rewriting
-from twinbus.client.pairing.backlog import QueueChoice
+from twinbus.client.pairing.backlog import rewriting
+from twinbus.client.pairing.backlog.rotation import QueueChoice
 from twinbus.client.pairing.errors import FailedOver
-from twinbus.client.pairing.failover import EntityState
-from twinbus.client.pairing.sending import SendOperation, session_ids_of
+from twinbus.client.pairing.failover.entity_health import EntityState
+from twinbus.client.pairing.send_operation import SendOperation, session_ids_of
 from twinbus.client.retry import Backoff, RetryPolicy
 from twinbus.client.sender import MessageSender
 from twinbus.model.errors import FailureClass, MessageTooLarge, ServiceBusError
@@ -24,7 +24,7 @@ from twinbus.model.message import BATCH_FORMAT, BrokeredMessage, encode_batch
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from twinbus.client.pairing.failover import EntityHealth
+    from twinbus.client.pairing.failover.entity_health import EntityHealth
     from twinbus.client.pairing.pairing import Pairing
     from twinbus.client.transaction import Transaction
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from twinbus.client import message_session
-from twinbus.client.sync.background import BlockingEntity, call_blocking, run_blocking
+from twinbus.client.sync.background_loop import BlockingEntity, call_blocking, run_blocking
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from twinbus.client import factory
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.sync.background import (
+from twinbus.client.sync.background_loop import (
     BlockingObject,
     call_blocking,
     close_at_exit,

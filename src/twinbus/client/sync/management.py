@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from twinbus.client import management
-from twinbus.client.sync.background import BlockingObject, call_blocking, close_at_exit, run_blocking
+from twinbus.client.sync.background_loop import BlockingObject, call_blocking, close_at_exit, run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from twinbus.client.pairing import EventKind, options, pairing
-from twinbus.client.sync.background import BlockingObject, call_blocking, read_blocking, run_blocking
+from twinbus.client.sync.background_loop import BlockingObject, call_blocking, read_blocking, run_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

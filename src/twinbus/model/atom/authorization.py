@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.model.atom import envelope
-from twinbus.model.atom.parts import build_unchecked
+from twinbus.model.atom.elements import build_unchecked
 from twinbus.model.authorization import AuthorizationRule, check_authorization_rules, check_new_secret, new_secret
 from twinbus.model.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from twinbus.model.atom.kinds import WriteContext
+    from twinbus.model.atom.value_formats import WriteContext
 
 RULE_TAG: Final = "AuthorizationRule"
 SHARED_ACCESS_RULE: Final = "SharedAccessAuthorizationRule"

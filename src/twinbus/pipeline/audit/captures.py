@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from twinbus.model.path import canonical_key
-from twinbus.pipeline.audit.lives import MIN_TIME, EvidenceGap
+from twinbus.pipeline.audit.journal_gaps import MIN_TIME, EvidenceGap
 from twinbus.pipeline.capture.folder import Folder
 from twinbus.pipeline.capture.manifest import MANIFEST_SUFFIX, Manifest
 from twinbus.pipeline.errors import PipelineError

@@ -14,7 +14,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Final
 
 from twinbus.pipeline.costs.charges import NO_CHARGES, Charges, Model
-from twinbus.pipeline.costs.kinds import Period
+from twinbus.pipeline.costs.operation_kinds import Period
 
 if TYPE_CHECKING:
     from twinbus.pipeline.costs.tariff import Tariff

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions
 
 from twinbus.pipeline.costs.bill import MILLION
-from twinbus.pipeline.costs.kinds import Period
+from twinbus.pipeline.costs.operation_kinds import Period
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from twinbus.pipeline.costs.account import BillingAccount
     from twinbus.pipeline.costs.bill import MonthlyUsage
+    from twinbus.pipeline.costs.billing_account import BillingAccount
     from twinbus.pipeline.costs.tariff import Tariff
 
 VERSION: Final = "1.2"

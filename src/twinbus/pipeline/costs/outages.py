@@ -13,8 +13,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions
 
 from twinbus.pipeline.costs.charges import Charges
-from twinbus.pipeline.costs.clients import merge_outages
-from twinbus.pipeline.costs.pulse import to_utc
+from twinbus.pipeline.costs.client_events import merge_outages
+from twinbus.pipeline.costs.server_activity import to_utc
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from twinbus.pipeline.costs.account import BillingAccount
+    from twinbus.pipeline.costs.billing_account import BillingAccount
 
 MAX_OUTAGES: Final = 100
 _OUTAGE_KEY: Final = ("namespace", "entity", "number")

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from twinbus.model.callbacks import ignore
-from twinbus.pipeline.costs.account import read_billing_account
 from twinbus.pipeline.costs.bill import ZERO
+from twinbus.pipeline.costs.billing_account import read_billing_account
 from twinbus.pipeline.costs.charges import NO_CHARGES, PARKED_STAGES, Charges, Model, Stage, sum_charges
 from twinbus.pipeline.costs.focus import focus_rows
 from twinbus.pipeline.costs.outages import Outage, read_outages
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from twinbus.pipeline.costs.account import BillingAccount
     from twinbus.pipeline.costs.bill import BillingTerms
+    from twinbus.pipeline.costs.billing_account import BillingAccount
 
 MAX_ENTITIES: Final = 100
 MAX_DAYS: Final = 400

@@ -23,7 +23,7 @@ from twinbus.pipeline.properties import from_entry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from twinbus.pipeline.sink.ids import RowIds
+    from twinbus.pipeline.sink.message_ids import RowIds
 
 TEXT_COLUMNS: Final = {
     "messageId": "message_id",

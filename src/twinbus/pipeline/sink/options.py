@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.model.path import canonical_key, relative_path
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.given import SPARK_OPTIONS, OptionParser
+from twinbus.pipeline.option_parser import SPARK_OPTIONS, OptionParser
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

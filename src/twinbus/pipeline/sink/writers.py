@@ -21,10 +21,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.sink.ids import RowIds, check_distinct, check_key
+from twinbus.pipeline.sink.batch_sender import send_all
+from twinbus.pipeline.sink.message_ids import RowIds, check_distinct, check_key
 from twinbus.pipeline.sink.messages import check_columns
 from twinbus.pipeline.sink.options import read_options
-from twinbus.pipeline.sink.sending import send_all
 from twinbus.pipeline.source.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ so, under a claim.
 from twinbus.pipeline.source.checkpoint import complete_checkpoint
 from twinbus.pipeline.source.options import SourceOptions, read_options
 from twinbus.pipeline.source.positions import FragmentPosition, Positions, read_positions
-from twinbus.pipeline.source.ranges import read_range
+from twinbus.pipeline.source.range_reader import read_range
 
 __all__ = [
     "FragmentPosition",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.types import Int
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import ReceiveMode
-from twinbus.client.sync.background import call_blocking, run_blocking
+from twinbus.client.sync.background_loop import call_blocking, run_blocking
 from twinbus.model.errors import (
     EntityClaimed,
     EntityNotFound,
@@ -29,9 +29,9 @@ from twinbus.pipeline.source.options import connect
 from twinbus.pipeline.source.positions import request_positions
 
 if TYPE_CHECKING:
+    from twinbus.client.amqp.receiver_link import ReceiverLink
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.receiver import MessageReceiver
-    from twinbus.client.receiving_link import ReceiverLink
     from twinbus.pipeline.source.offsets import Offsets
     from twinbus.pipeline.source.options import SourceOptions
     from twinbus.pipeline.source.positions import Positions

@@ -13,7 +13,7 @@ from twinbus.client.factory import MessagingFactory
 from twinbus.client.receiver import MAX_PREFETCH
 from twinbus.model.path import SubQueue, canonical_key, parse_address, relative_path
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.given import SPARK_OPTIONS, OptionParser
+from twinbus.pipeline.option_parser import SPARK_OPTIONS, OptionParser
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,6 @@ tell the driver what they move and hear when to end, and the report. How message
 from twinbus.pipeline.syphon.assignment import Pair
 from twinbus.pipeline.syphon.driver import MASTER, SETTINGS, SparkSyphon, Wanted
 from twinbus.pipeline.syphon.report import Report
-from twinbus.pipeline.syphon.watch import Progress
+from twinbus.pipeline.syphon.round_monitor import Progress
 
 __all__ = ["MASTER", "SETTINGS", "Pair", "Progress", "Report", "SparkSyphon", "Wanted"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.client import ConnectionString, MessagingFactory, NamespaceManager
-from twinbus.client.pairing.backlog import backlog_queue_index, backlog_queue_prefix
-from twinbus.client.pairing.blame import NOT_FOUND_GRACE_S
+from twinbus.client.pairing.backlog.rotation import backlog_queue_index, backlog_queue_prefix
+from twinbus.client.pairing.delivery_failure import NOT_FOUND_GRACE_S
 from twinbus.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:

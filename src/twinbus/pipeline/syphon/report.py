@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from twinbus.pipeline.syphon.line import TaskId
-    from twinbus.pipeline.syphon.tally import MovedCount
+    from twinbus.pipeline.syphon.driver_connection import TaskId
+    from twinbus.pipeline.syphon.progress import MovedCount
     from twinbus.pipeline.syphon.task import TaskResult
 
 SCHEMA: Final = (

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import uvloop
 
-from twinbus.client.pairing.destination import PrimarySenders
-from twinbus.client.pairing.events import ALL_KINDS, EventKind
-from twinbus.client.pairing.pair_events import PairEventPublisher
-from twinbus.client.pairing.pump import Pump, PumpSettings
-from twinbus.client.pairing.rewriting import DEFAULT_LOCK_MS
-from twinbus.client.pairing.wakeups import Wakeups
+from twinbus.client.pairing.backlog.rewriting import DEFAULT_LOCK_MS
+from twinbus.client.pairing.observe.event_publisher import PairEventPublisher
+from twinbus.client.pairing.observe.events import ALL_KINDS, EventKind
+from twinbus.client.pairing.syphon.destination import PrimarySenders
+from twinbus.client.pairing.syphon.pump import Pump, PumpSettings
+from twinbus.client.pairing.syphon.wakeups import Wakeups
 from twinbus.pipeline.errors import PipelineError
-from twinbus.pipeline.syphon.line import TaskId, connect_to_driver
-from twinbus.pipeline.syphon.tally import COUNTED_EVENTS, MovedCount, TaskProgress
+from twinbus.pipeline.syphon.driver_connection import TaskId, connect_to_driver
+from twinbus.pipeline.syphon.progress import COUNTED_EVENTS, MovedCount, TaskProgress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from twinbus.client import MessagingFactory
     from twinbus.client.clock import Clock
     from twinbus.client.events import Kind
-    from twinbus.client.pairing.parcel import ParkedMessage
+    from twinbus.client.pairing.syphon.parked_message import ParkedMessage
     from twinbus.pipeline.syphon.assignment import Assignment
-    from twinbus.pipeline.syphon.line import DriverConnection
+    from twinbus.pipeline.syphon.driver_connection import DriverConnection
 
 STOP_SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 

@@ -17,12 +17,10 @@ from twinbus.model.path import check_entity_path, check_subscription_name, subsc
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import SqlAction, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.config.place import Location
+from twinbus.server.config.entity_readers import check_unique_names, make_rule, read_correlation_filter, read_properties
 from twinbus.server.config.plan import DesiredEntity, DesiredProperties, Plan
-from twinbus.server.config.properties import read_properties
-from twinbus.server.config.rules import check_unique_names, make_rule, read_correlation_filter
-from twinbus.server.config.section import Section, choice, text
-from twinbus.server.settings import InvalidSetting, ServeSettings
+from twinbus.server.config.section import Location, Section, choice, text
+from twinbus.server.config.settings import InvalidSetting, ServeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

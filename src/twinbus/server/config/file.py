@@ -6,15 +6,42 @@ Owns: reading it, and errors of its syntax.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.server.config import emulator, toml
-from twinbus.server.config.comments import UnterminatedComment, blank_comments
-from twinbus.server.config.place import Location
+from twinbus.server.config.section import Location
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+"""One token: a string is matched first, so that no comment starts inside of one. An open string ends with the text."""
+_NOT_LINE_END: Final = re.compile(r"[^\r\n]")
+
+
+class UnterminatedComment(Exception):
+    """A `/*` without `*/`."""
+
+    def __init__(self, line: int, column: int) -> None:
+        """Both are counted from 1."""
+        super().__init__(f"line {line}, column {column}: the comment has no end: close it with */")
+
+
+def blank_comments(text: str) -> str:
+    """Return the text with blanks in place of comments; UnendedComment names the place of one without an end."""
+
+    def blank(match: re.Match[str]) -> str:
+        token = match[0]
+        if token.startswith('"'):
+            return token
+        if token.startswith("/*") and (not token.endswith("*/") or token == "/*/"):  # noqa: S105  # no password
+            before = text[: match.start()]
+            raise UnterminatedComment(before.count("\n") + 1, match.start() - before.rfind("\n"))
+        return _NOT_LINE_END.sub(" ", token)
+
+    return _STRING_OR_COMMENT.sub(blank, text)
 
 
 def read_config(file: Path, name: str | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.model.rule import RuleDescription
-    from twinbus.server.config.place import Location
+    from twinbus.server.config.section import Location
 
 DescriptionType: TypeAlias = "type[QueueDescription | TopicDescription | SubscriptionDescription]"
 ENTITY_KINDS: Final[dict[DescriptionType, str]] = {

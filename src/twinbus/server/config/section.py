@@ -10,16 +10,52 @@ mean. Null is the same as nothing.
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, TypeVar
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from twinbus.model.atom import durations
 from twinbus.model.errors import InvalidArgument
+from twinbus.server.config.settings import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from twinbus.server.config.place import InvalidConfig, Location
+    # REMOVEPASS
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_$-]+")
+
+
+class InvalidConfig(ConfigurationError):
+    """A file says what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A file, and a key in it; without a key, all of the file."""
+
+    file: Path
+    key: str = ""
+
+    def child(self, key: str) -> Location:
+        """A key of the table that is here."""
+        if not _PLAIN_KEY.fullmatch(key):
+            return Location(self.file, f"{self.key}[{json.dumps(key)}]")
+        return Location(self.file, f"{self.key}.{key}" if self.key else key)
+
+    def item(self, number: int) -> Location:
+        """One of the list that is here."""
+        return Location(self.file, f"{self.key}[{number}]")
+
+    def error(self, reason: str) -> InvalidConfig:
+        """What is wrong here."""
+        return InvalidConfig(f"{self}: {reason}")
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.key}" if self.key else str(self.file)
+
 
 T = TypeVar("T")
 

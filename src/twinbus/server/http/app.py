@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import ClientDisconnect, Request
 
 from twinbus.model.errors import ServiceBusError
-from twinbus.server.http import faults, routes
-from twinbus.server.http.call import Call, address_of
-from twinbus.server.http.caller import mark_authorised
-from twinbus.server.http.entity_requests import EntityEndpoints
+from twinbus.server.auth.sas import LoginFailed
+from twinbus.server.http import error_responses, routes
+from twinbus.server.http.call import Call, address_of, mark_authorised
+from twinbus.server.http.entity_endpoints import EntityEndpoints, RuleEndpoints
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
-from twinbus.server.http.namespace_requests import NamespaceEndpoints
-from twinbus.server.http.rule_requests import RuleEndpoints
-from twinbus.server.sas import LoginFailed
+from twinbus.server.http.namespace_endpoints import NamespaceEndpoints
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -32,9 +30,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
-    from twinbus.server.administration import Administration
+    from twinbus.server.catalogue.administration import Administration
     from twinbus.server.http.routes import Authorise, Handler, Recheck, Route
-    from twinbus.server.pauses import PauseMeter
+    from twinbus.server.runtime.loop_pauses import PauseMeter
 
 log: Final = logging.getLogger(__name__)
 
@@ -94,13 +92,15 @@ class HttpApp:
         except ServiceBusError as error:
             if isinstance(error, LoginFailed) and self._on_login_failed is not None:
                 self._on_login_failed(_client_address(request), error)
-            return faults.error_response(error)
+            return error_responses.error_response(error)
         except ClientDisconnect:
             raise
         except Exception:
-            tracking_id = faults.new_tracking_id()
+            tracking_id = error_responses.new_tracking_id()
             log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
-            return faults.make_error_response(500, "the server failed; its log says why, under this id", tracking_id)
+            return error_responses.make_error_response(
+                500, "the server failed; its log says why, under this id", tracking_id
+            )
 
     def _check_token(self, call: Call, route: Route) -> Recheck | None:
         assert route.right is not None

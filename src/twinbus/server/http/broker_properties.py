@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.fields import (
+from twinbus.amqp.field_numbers import (
     ABSOLUTE_EXPIRY_TIME,
     CONTENT_TYPE,
     CORRELATION_ID,

@@ -12,17 +12,49 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model import path
-from twinbus.model.atom.kinds import NEWEST_API_VERSION, PARTITIONING_SINCE, WriteContext
+from twinbus.model.atom.value_formats import NEWEST_API_VERSION, PARTITIONING_SINCE, WriteContext
+from twinbus.model.callbacks import do_nothing
 from twinbus.model.errors import InvalidArgument
-from twinbus.server.http import body
+from twinbus.server.http import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import asyncio
+    from collections.abc import Callable, Mapping
 
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from twinbus.server.http.limits import HttpLimits
     from twinbus.server.http.routes import Recheck
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The connection that a request came through."""
+
+    closed: asyncio.Future[None]
+    """Done when it is gone: nobody is there to be answered."""
+    answer_now: asyncio.Future[None]
+    """Done when the answer should not wait for anything: the server stops, or the next request is there already."""
+    raw_headers: list[tuple[bytes, bytes]]
+    """As they were spelled: names of headers can be names of properties, and those have upper and lower case."""
+    on_authorised: Callable[[], None] = do_nothing
+    """To be called when the caller has shown a valid token: its connection is not dropped to make room for others."""
+
+    @classmethod
+    def from_scope(cls, scope: Scope) -> Caller:
+        """The listener has put it there."""
+        found = scope["state"]["caller"]
+        assert isinstance(found, cls)
+        return found
+
+
+def mark_authorised(scope: Scope) -> None:
+    """Tell the listener that a valid token was shown; where another server runs the application, nobody."""
+    caller = scope.get("state", {}).get("caller")
+    if isinstance(caller, Caller):
+        caller.on_authorised()
+
 
 DEFAULT_PAGE_SIZE: Final = 100
 _API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}(-.*)?")
@@ -130,6 +162,6 @@ class Call:
 
     async def body(self) -> bytes:
         """All of it, if it comes in time and is not too large."""
-        return await body.read_body(
+        return await limits.read_body(
             self.request, max_bytes=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s
         )

@@ -25,13 +25,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from twinbus.amqp.message import Message
-from twinbus.broker.ports.gathering import MultiFragmentReceiver
-from twinbus.broker.ports.incoming import IncomingBatch
-from twinbus.broker.ports.numbers import lock_token_of
+from twinbus.broker.ports.fragment import lock_token_of
+from twinbus.broker.ports.incoming_batch import IncomingBatch
+from twinbus.broker.ports.multi_fragment_receiver import MultiFragmentReceiver
 from twinbus.broker.ports.outage import SilentOutage
 from twinbus.broker.ports.settlement import lock_lost_error
 from twinbus.model import path
-from twinbus.model.atom.kinds import PARTITIONING_SINCE
+from twinbus.model.atom.value_formats import PARTITIONING_SINCE
 from twinbus.model.errors import (
     InvalidArgument,
     MessageLockLost,
@@ -40,16 +40,15 @@ from twinbus.model.errors import (
     ServiceBusError,
 )
 from twinbus.model.path import SubQueue
-from twinbus.server.http import body, broker_properties, custom_properties
-from twinbus.server.http.answered import wait_for_result, wait_until_done
+from twinbus.server.http import broker_properties, custom_properties, limits
 from twinbus.server.http.broker_properties import BrokerProperties, decode_json
-from twinbus.server.http.caller import Caller
-from twinbus.server.http.faults import ResourceNotFound
+from twinbus.server.http.call import Caller
+from twinbus.server.http.completion import wait_for_result, wait_until_done
+from twinbus.server.http.error_responses import ResourceNotFound
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
-from twinbus.server.http.removal import DeletingResponse, PendingDeletion
+from twinbus.server.http.message_receiver import DeletingResponse, HttpReceiver, PendingDeletion
 from twinbus.server.http.routes import Route
-from twinbus.server.http.taker import HttpReceiver
-from twinbus.server.metering.counter import looks_like_ping
+from twinbus.server.usage.counter import looks_like_ping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,9 +58,9 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.broker.ports.fragment import FragmentPort
     from twinbus.server.http.call import Call
-    from twinbus.server.http.metered import HttpUsageMeter
     from twinbus.server.http.routes import Handler
-    from twinbus.server.metering.counter import UsageCounter
+    from twinbus.server.http.usage_meter import HttpUsageMeter
+    from twinbus.server.usage.counter import UsageCounter
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 BATCH_MEDIA_TYPE: Final = "application/vnd.microsoft.servicebus.json"
@@ -129,7 +128,7 @@ class DataPlane:
 
     async def _send_to(self, target: Queue | Topic, call: Call, counter: UsageCounter) -> None:
         most = target.description.max_message_kb * 1024
-        content = await body.read_body(
+        content = await limits.read_body(
             call.request, max_bytes=most, timeout_s=self._limits.body_timeout_s, too_large_error=MessageTooLarge
         )
         target.check_send_enabled()  # not before: while the body is unread it is not seen that a caller goes
@@ -293,7 +292,7 @@ class DataPlane:
         if fragments[0].has_sessions:
             raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
         # Such a request has no body. What it has is read to its end: else it would not be seen that its caller goes.
-        await body.read_body(call.request, max_bytes=0, timeout_s=self._limits.body_timeout_s)
+        await limits.read_body(call.request, max_bytes=0, timeout_s=self._limits.body_timeout_s)
         _check_available(fragments)
         return source, sub_queue, fragments
 

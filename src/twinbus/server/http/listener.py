@@ -24,9 +24,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from twinbus.model.errors import InvalidArgument, ServiceBusError
-from twinbus.server.http import faults
-from twinbus.server.http.caller import Caller
-from twinbus.server.http.hosts import ANY_HOST, AllowedHosts
+from twinbus.server.http import error_responses
+from twinbus.server.http.allowed_hosts import ANY_HOST, AllowedHosts
+from twinbus.server.http.call import Caller
 from twinbus.server.http.limits import DEFAULT_LIMITS, HttpLimits
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from twinbus.amqp.peers import AcceptingServer, ConnectionSlot, StartAccepting
-    from twinbus.server.websocket.entrance import WebSocketUpgrade
+    from twinbus.amqp.listener import AcceptingServer, ConnectionSlot, StartAccepting
+    from twinbus.server.websocket.upgrade import WebSocketUpgrade
 
 log: Final = logging.getLogger(__name__)
 
@@ -321,7 +321,7 @@ def _with_refusals(app: ASGIApp) -> ASGIApp:
         # Only `close` cancels a request, and says so itself: uvicorn would tell it as a failure of the application.
         with contextlib.suppress(asyncio.CancelledError):
             refusal = scope["state"].get("refusal")
-            answer = app if refusal is None else faults.error_response(refusal)
+            answer = app if refusal is None else error_responses.error_response(refusal)
             await answer(scope, receive, send)
 
     return run

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.server.http.faults import MethodNotAllowed, ResourceNotFound
+from twinbus.server.http.error_responses import MethodNotAllowed, ResourceNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -16,8 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.amqp.aio import CLOSE_GRACE_S
-from twinbus.amqp.reading import held_input_queue_of
-from twinbus.amqp.turn import TimeSlice
+from twinbus.amqp.peer_input import TimeSlice, held_input_queue_of
 from twinbus.server.websocket.frames import CloseCode, FrameReader, Opcode, ProtocolViolation, close_frame, frame_header
 
 if TYPE_CHECKING:

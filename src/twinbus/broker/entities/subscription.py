@@ -1,0 +1,85 @@
+"""Subscriptions: what a topic copies into its subscription is received from that.
+
+Owns: a subscription's description and its rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.broker.entities.entity import ReceivableEntity
+from twinbus.broker.entities.fan_out import Rule
+from twinbus.broker.entities.queue import forwarding_target
+from twinbus.broker.ports.incoming_batch import ValidationPolicy
+from twinbus.model.path import canonical_key
+
+if TYPE_CHECKING:
+    from twinbus.broker.entities.topic import Topic
+    from twinbus.model.limits import NamespaceLimits
+    from twinbus.model.path import SubQueue
+    from twinbus.model.rule import RuleDescription
+    from twinbus.model.topic import SubscriptionDescription
+
+
+class Subscription(ReceivableEntity):
+    """One subscription of a topic."""
+
+    def __init__(
+        self,
+        entity_id: int,
+        path: str,
+        description: SubscriptionDescription,
+        topic: Topic,
+        *,
+        created_ms: int,
+        updated_ms: int,
+    ) -> None:
+        """Made by the namespace. It is partitioned if its topic is."""
+        super().__init__(
+            entity_id,
+            path,
+            description.status,
+            is_partitioned=topic.is_partitioned,
+            created_ms=created_ms,
+            updated_ms=updated_ms,
+        )
+        self.description = description
+        self.topic = topic
+        self.rules: dict[str, Rule] = {}
+        """By the keys of their names, in the order of their making."""
+
+    def forward_target(self, sub_queue: SubQueue) -> str | None:
+        """Return the path that messages are forwarded to, or None."""
+        return forwarding_target(self.description.forward_to, self.description.forward_dead_lettered_to, sub_queue)
+
+    def apply_description(self, description: SubscriptionDescription, limits: NamespaceLimits) -> None:
+        """Change the description."""
+        self.description = description
+        self.validation_policy = ValidationPolicy(
+            max_ttl_ms=description.default_time_to_live_ms,
+            requires_session=description.requires_session,
+        )
+        for part in self.parts:
+            part.apply_description(limits)
+        self.set_status(description.status)
+
+    def put_rule(self, description: RuleDescription) -> None:
+        """Add a rule, or replace the one of the same name. InvalidArgument."""
+        rule, name = Rule(description), canonical_key(description.name)
+        self.rules[name] = rule
+        for part in self.parts:
+            part.put_rule(name, rule)
+
+    def remove_rule(self, name: str) -> None:
+        """Remove a rule."""
+        del self.rules[canonical_key(name)]
+        for part in self.parts:
+            part.remove_rule(canonical_key(name))
+
+    def detach_from_topic(self) -> None:
+        """Get no more copies: the subscription is deleted."""
+        for part in self.parts:
+            part.detach_from_topic()
+        subscriptions = self.topic.subscriptions
+        for name in [name for name, subscription in subscriptions.items() if subscription is self]:
+            del subscriptions[name]

@@ -1,0 +1,1 @@
+"""One fragment of an entity: message table, dispatcher, locks, settlement, sessions, schedule, forwarding."""

@@ -1,0 +1,164 @@
+"""Requests and their answers: over a link to a node (`$cbs`, or an entity's `$management`), and one back.
+
+Owns: which answer belongs to which request. What is asked is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message, Properties, build, value
+from twinbus.amqp.terminus import Source, Target
+from twinbus.client.errors import ConnectionLost, TimedOut, UnknownAnswer, error_for_condition, with_error_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from twinbus.client.amqp.connection import AmqpConnection
+    from twinbus.client.retry import OperationOutcome
+    from twinbus.model.errors import ServiceBusError
+
+REPLY_CREDIT: Final = 100
+_SUCCESS: Final = range(200, 300)
+
+
+class Response:
+    """What a node said."""
+
+    def __init__(self, message: Message) -> None:
+        """DecodeError where it cannot be read."""
+        properties = self._properties = dict(message.application_properties)
+        status = properties.get("statusCode", properties.get("status-code"))
+        self.status = status if isinstance(status, int) else 0
+        self.description = _text_or_none(properties.get("statusDescription", properties.get("status-description")))
+        self.condition = _text_or_none(properties.get("errorCondition", properties.get("error-condition")))
+        body = message.value
+        self.body: dict[object, object] = dict(body) if isinstance(body, dict) else {}
+
+    @property
+    def is_success(self) -> bool:
+        """What was asked for was done."""
+        return self.status in _SUCCESS
+
+    @property
+    def error(self) -> ServiceBusError:
+        """Why it was not."""
+        return with_error_info(
+            error_for_condition(self.condition or _CONDITION_BY_STATUS.get(self.status), self.description),
+            self._properties,
+        )
+
+
+_CONDITION_BY_STATUS: Final = {
+    400: "com.microsoft:argument-error",
+    401: "amqp:unauthorized-access",
+    403: "amqp:resource-limit-exceeded",
+    404: "amqp:not-found",
+    408: "com.microsoft:timeout",
+    410: "com.microsoft:message-lock-lost",
+    500: "amqp:internal-error",
+    501: "amqp:not-implemented",
+    503: "com.microsoft:server-busy",
+}
+"""What a status means where nothing else is said: `$cbs` says no more."""
+
+
+class RequestResponseLinks:
+    """The two links to a node."""
+
+    def __init__(self, connection: AmqpConnection, node: str) -> None:
+        """Ask for both; `open` waits for them."""
+        self._node = node
+        self._reply_to = f"replies-{uuid.uuid4()}"
+        self._reply_link = connection.attach_receiver(
+            f"{node}-answers", source=Source(address=node), target=Target(address=self._reply_to), is_presettled=True
+        )
+        self._request_link = connection.attach_sender(
+            f"{node}-requests", target=Target(address=node), source=Source(address=self._reply_to)
+        )
+        self._reply_link.grant(REPLY_CREDIT)
+        self._reply_link.on_arrival = self._receive_replies
+        self._request_link.on_ended = lambda _: self._receive_replies()
+        self._pending: dict[str, asyncio.Future[Response]] = {}
+
+    @property
+    def failure(self) -> ServiceBusError | None:
+        """Why they cannot be used any more; None as long as they can, attached or not yet."""
+        return self._reply_link.failure or self._request_link.failure
+
+    async def open(self) -> None:
+        """Both are attached; or the reason why not."""
+        await asyncio.shield(self._reply_link.attached)
+        await asyncio.shield(self._request_link.attached)
+
+    async def request(
+        self,
+        properties: Mapping[str, object],
+        body: object,
+        *,
+        timeout_s: float,
+        outcome: OperationOutcome | None = None,
+    ) -> Response:
+        """Ask, and wait for the answer, whatever it says; TimedOut where none came. `doubt` is told if it has left."""
+        message_id = str(uuid.uuid4())
+        payload = build(
+            properties=Properties(message_id=message_id, reply_to=self._reply_to),
+            application_properties=properties,
+            body=value(body),
+        )
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        request = self._request_link.send(payload)
+        self._pending[message_id] = answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                await request
+                return await answer
+        except TimeoutError:
+            has_left = not self._request_link.withdraw(request)
+            text = f"'{self._node}' did not answer {properties.get('operation')} within {timeout_s:g} s"
+            raise TimedOut(text, may_have_happened=has_left) from None
+        except asyncio.CancelledError:
+            if not self._request_link.withdraw(request) and outcome is not None:
+                outcome.may_have_happened = True
+            raise
+        finally:
+            self._pending.pop(message_id, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # the request itself may have failed before, and that is what was raised
+
+    def detach(self) -> None:
+        """End both."""
+        self._request_link.detach()
+        self._reply_link.detach()
+
+    def _receive_replies(self) -> None:
+        answers = self._reply_link
+        while answers.arrived:
+            delivery = answers.arrived.popleft()
+            answers.mark_taken([delivery])
+            self._dispatch_reply(delivery.payload)
+        if self.failure is not None:
+            for future in self._pending.values():
+                if not future.done():
+                    future.set_exception(ConnectionLost(f"'{self._node}' did not answer: {self.failure}"))
+        elif answers.credit < REPLY_CREDIT // 2:
+            answers.grant(REPLY_CREDIT)
+
+    def _dispatch_reply(self, payload: bytes) -> None:
+        try:
+            message = Message(payload)
+            correlation = message.properties.correlation_id if message.properties is not None else None
+            future = self._pending.get(str(correlation))
+            if future is not None and not future.done():
+                future.set_result(Response(message))
+        except DecodeError as error:
+            for waiting in self._pending.values():
+                if not waiting.done():
+                    waiting.set_exception(UnknownAnswer(f"an answer of '{self._node}' cannot be read: {error}"))
+
+
+def _text_or_none(item: object) -> str | None:
+    return str(item) if isinstance(item, str) else None

@@ -1,0 +1,363 @@
+"""The namespace, as it is asked over HTTP: one request, its retries, its answer.
+
+Owns: the connections, the headers of a request, and that every failure becomes an error of ours. Knows nothing of
+queues, topics or rules: descriptions go in and come out as elements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from twinbus.client import retry
+from twinbus.client.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    EntityNotFound,
+    ObjectClosed,
+    TimedOut,
+    UnknownAnswer,
+    server_busy,
+)
+from twinbus.client.retry import OperationOutcome
+from twinbus.client.settings import tls_context
+from twinbus.client.tokens import SAS_TOKEN_TYPE, token_provider_for
+from twinbus.model import errors as model
+from twinbus.model.atom import envelope
+from twinbus.model.atom.value_formats import NEWEST_API_VERSION
+from twinbus.model.errors import ERROR_NAME_HEADER, EntityAlreadyExists, InvalidArgument, ServiceBusError, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from xml.etree.ElementTree import Element
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.connection_string import ConnectionString
+    from twinbus.client.settings import FactorySettings
+    from twinbus.client.tokens import TokenProvider
+    from twinbus.model.atom.envelope import AtomResponse, ResponseEntry
+
+CONNECT_TIMEOUT_S: Final = 30.0
+MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
+"""A page of the largest descriptions is a tenth of it."""
+PAGE_SIZE: Final = 100
+"""Entries that are asked for at once: Azure gives no more."""
+MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
+_SUCCESS: Final = range(200, 300)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    is_update: bool = False
+    token_headers: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.method} of '{self.path}'"
+
+    @property
+    def target(self) -> str:
+        """Path and query. A slash in a path is one: no entity's name has another."""
+        return (
+            f"/{quote(self.path, safe='/$')}?{urlencode({'api-version': NEWEST_API_VERSION, **self.query}, safe='$')}"
+        )
+
+    def headers(self, token: str) -> dict[str, str]:
+        """All that this request needs."""
+        found = {"Authorization": token, **dict.fromkeys(self.token_headers, token)}
+        if self.body is not None:
+            found["Content-Type"] = MEDIA_TYPE
+        if self.is_update:
+            found["If-Match"] = "*"
+        return found
+
+
+_RENEW_AT_SHARE: Final = 0.75
+"""Of its life, after which another one is asked for."""
+
+
+class CachedToken:
+    """One token, good for all that a manager asks for."""
+
+    def __init__(self, provider: TokenProvider, audience: str, clock: Clock) -> None:
+        """Nothing is asked for yet."""
+        self._provider = provider
+        self._audience = audience
+        self._clock = clock
+        self._authorization_header = ""
+        self._renew_at_s = 0.0
+
+    async def authorization_header(self) -> str:
+        """What goes into `Authorization`."""
+        now_s = self._clock.wall_ms() / 1000
+        if now_s >= self._renew_at_s:
+            token = await self._provider.token(self._audience)
+            self._authorization_header = token.text if token.kind == SAS_TOKEN_TYPE else f"Bearer {token.text}"
+            self._renew_at_s = now_s + (token.expires_s - now_s) * _RENEW_AT_SHARE
+        return self._authorization_header
+
+    def invalidate(self) -> None:
+        """It was refused: the next request asks for another."""
+        self._renew_at_s = 0.0
+
+
+class AtomClient:
+    """One namespace."""
+
+    def __init__(
+        self, where: ConnectionString, settings: FactorySettings, token_provider: TokenProvider | None
+    ) -> None:
+        """Nothing is connected before it is needed."""
+        self.where = where
+        self.is_closed = False
+        self._settings = settings
+        token_provider = token_provider or token_provider_for(where, settings.clock)
+        self._cached_token = CachedToken(
+            token_provider, f"https://{where.host}/{where.entity_path or ''}", settings.clock
+        )
+        self._http_client = httpx.AsyncClient(
+            base_url=where.http_base,
+            verify=settings.tls or tls_context(None),
+            timeout=httpx.Timeout(None, connect=min(CONNECT_TIMEOUT_S, settings.operation_timeout_s)),
+            headers={"Accept": "application/xml, application/atom+xml", "Accept-Encoding": "identity"},
+            trust_env=False,  # neither proxies nor other credentials: messages go straight there, too
+        )
+
+    async def close(self) -> None:
+        """End the connections. May be called again."""
+        self.is_closed = True
+        await self._http_client.aclose()
+
+    # --- what can be asked --------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, tag: str) -> Element:
+        """The description of that name at an address; EntityNotFound if there is none, or one of something else."""
+        request = _Request(method="GET", path=path)
+        answer = _parse_response(request, await self._request(request))
+        if answer.is_feed or not answer.entries:  # how Azure says that there is no such entity
+            raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
+        return _description_of(path, tag, answer.entries[0])
+
+    async def put(
+        self,
+        path: str,
+        tag: str,
+        description: Element,
+        *,
+        is_update: bool,
+        token_headers: tuple[str, ...] = (),
+    ) -> Element:
+        """Make something, or change it; the description that it then has. `token_headers` show the token as well."""
+        body = envelope.make_request(description)
+        request = _Request(method="PUT", path=path, body=body, is_update=is_update, token_headers=token_headers)
+        answer = _parse_response(request, await self._request(request))
+        if answer.is_feed or not answer.entries:
+            raise UnknownAnswer(f"{request}: answered without a description")
+        return _description_of(path, tag, answer.entries[0])
+
+    async def delete(self, path: str) -> None:
+        """Delete what is at an address."""
+        await self._request(_Request(method="DELETE", path=path))
+
+    async def list(self, path: str, tag: str, prefix: str = "") -> AsyncIterator[ResponseEntry]:
+        """All entries of a list, page by page. What is made or deleted meanwhile may be there, or not."""
+        skip, has_more = 0, True
+        while has_more:
+            query = {"$skip": str(skip), "$top": str(PAGE_SIZE), **({"prefix": prefix} if prefix else {})}
+            request = _Request(method="GET", path=path, query=query)
+            answer = _parse_response(request, await self._request(request))
+            for entry in answer.entries:
+                # Azure knows no prefix, and lists them all.
+                if envelope.local_name(entry.description) == tag and entry.title.lower().startswith(prefix.lower()):
+                    yield entry
+            skip += len(answer.entries)
+            has_more = bool(answer.entries) and (answer.has_more or len(answer.entries) >= PAGE_SIZE)
+
+    # --- how it is asked ----------------------------------------------------------------------------------------------
+
+    async def _request(self, request: _Request) -> bytes:
+        """The body of a good answer, after as many tries as it takes."""
+        doubt = OperationOutcome()
+
+        async def attempt() -> bytes:
+            try:
+                return await self._request_once(request)
+            except (EntityAlreadyExists, EntityNotFound) as error:
+                if doubt.may_have_happened:
+                    error.add_note("a try before this one got no answer: it may be what did it")
+                raise
+            except ServiceBusError as error:
+                doubt.note_failure(error)
+                raise
+            except asyncio.CancelledError:  # nobody knows how much of the request had left
+                doubt.may_have_happened = True
+                raise
+
+        settings = self._settings
+        with doubt.adjusted_errors():
+            return await retry.run_with_retries(
+                str(request),
+                attempt,
+                limit_s=settings.operation_timeout_s,
+                policy=settings.retry_policy,
+                check_open=self._check_open,
+                outcome=doubt,
+            )
+
+    async def _request_once(self, request: _Request) -> bytes:
+        headers = request.headers(await self._cached_token.authorization_header())
+        with _http_errors(self.where.http_base):
+            async with self._http_client.stream(
+                request.method, request.target, content=request.body, headers=headers
+            ) as response:
+                body = await _read_body(response)
+        if response.status_code in _SUCCESS:
+            return body
+        is_create = request.method == "PUT" and not request.is_update
+        error = error_for_response(
+            response.status_code,
+            body,
+            str(request),
+            is_create=is_create,
+            name=response.headers.get(ERROR_NAME_HEADER),
+            retry_after=response.headers.get("Retry-After"),
+        )
+        if isinstance(error, Unauthorized):
+            self._cached_token.invalidate()
+        raise error
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise ObjectClosed(f"the manager of {self.where.http_base} is closed")
+
+
+async def _read_body(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise UnknownAnswer(f"the answer has more than {MAX_RESPONSE_BYTES} bytes")
+    return bytes(body)
+
+
+@contextmanager
+def _http_errors(address: str) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise ConnectionFailed(f"{address} cannot be reached: {_text_of(error)}") from error
+    except httpx.LocalProtocolError:
+        # Its text holds the header, and so the token.
+        raise InvalidArgument("the token has characters that no header can have") from None
+    except httpx.TransportError as error:
+        raise ConnectionLost(f"{address} did not answer: {_text_of(error)}") from error
+    except httpx.RequestError as error:
+        raise UnknownAnswer(f"{address} answered what cannot be read: {error}") from error
+
+
+def _text_of(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _parse_response(request: _Request, body: bytes) -> AtomResponse:
+    with reading_response(str(request)):
+        return envelope.read_response(body)
+
+
+def _description_of(path: str, tag: str, entry: ResponseEntry) -> Element:
+    found = envelope.local_name(entry.description)
+    if found != tag:
+        raise EntityNotFound(f"'{path}' is described by a {found!r:.60}, not by a {tag}")
+    return entry.description
+
+
+@contextmanager
+def reading_response(operation: str) -> Iterator[None]:
+    """What cannot be in an answer is no fault of the caller."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise UnknownAnswer(f"the answer to {operation} cannot be read: {error}") from error
+
+
+# --- the errors of failed requests ------------------------------------------------------------------------------------
+
+_ERROR_BY_STATUS: Final[dict[int, type[ServiceBusError]]] = {
+    400: model.InvalidArgument,
+    401: model.Unauthorized,
+    403: model.QuotaExceeded,
+    404: EntityNotFound,
+    405: model.NotAllowed,
+    409: model.EntityAlreadyExists,
+    410: EntityNotFound,
+    412: EntityNotFound,  # "if it exists" is the only condition that is ever set
+    413: model.InvalidArgument,
+    429: model.ServerBusy,
+    500: model.InternalFault,
+    501: model.NotImplementedHere,
+    502: model.StoreUnavailable,
+    503: model.ServerBusy,
+    504: model.StoreUnavailable,
+}
+_STATUS_TIMEOUT: Final = 408
+_STATUS_CONFLICT: Final = 409
+_STATUS_FORBIDDEN: Final = 403
+_CONCURRENT_CHANGE_SUBCODE: Final = "SubCode=40901"
+"""Azure's words for: somebody else is changing this entity right now."""
+_NOT_ALLOWED_SUBCODE: Final = "SubCode=40301"
+"""Azure's for: such an entity cannot have this."""
+_MAX_TEXT_LENGTH: Final = 1_000
+
+
+def error_for_response(
+    status: int,
+    body: bytes,
+    operation: str,
+    *,
+    is_create: bool,
+    name: str | None = None,
+    retry_after: str | None = None,
+) -> ServiceBusError:
+    """Return the error of an answer to `what`, a request that creates something (`is_create`) or does not.
+
+    `name` is the NAME_HEADER of the response, `retry_after` its `Retry-After`.
+    """
+    detail = detail_of(body)
+    text = f"{operation}: {detail}" if detail else f"{operation}: answered with status {status}, and no reason"
+    if status == _STATUS_TIMEOUT:
+        return TimedOut(text)
+    kind = model.DiskFull if name == model.DiskFull.__name__ else _ERROR_BY_STATUS.get(status)
+    # A race that was lost: what was asked for is there already, or gone.
+    is_race_lost = status == _STATUS_CONFLICT and (not is_create or _CONCURRENT_CHANGE_SUBCODE in detail)
+    if kind is model.ServerBusy or is_race_lost:
+        return server_busy(text, retry_after)
+    if status == _STATUS_FORBIDDEN and _NOT_ALLOWED_SUBCODE in detail:
+        return model.NotAllowed(text)
+    if kind is model.DiskFull:
+        return kind(text, may_have_happened=False)  # the catalogue's disk is full: nothing was changed
+    if kind is not None:
+        return kind(text)
+    return _error_for_unknown_status(status, text)
+
+
+def _error_for_unknown_status(status: int, text: str) -> ServiceBusError:
+    by_hundreds = {4: model.NotAllowed, 5: model.InternalFault}
+    return by_hundreds.get(status // 100, UnknownAnswer)(f"status {status}: {text}")
+
+
+def detail_of(body: bytes) -> str:
+    """The reason in an error's body; what is no such body is taken as text."""
+    try:
+        root = envelope.parse_xml(body)
+    except InvalidArgument:
+        return body.decode(errors="replace").strip()[:_MAX_TEXT_LENGTH]
+    found = root.find("{*}Detail")
+    return "" if found is None else (found.text or "").strip()[:_MAX_TEXT_LENGTH]

@@ -1,0 +1,1 @@
+"""Observing a pair: events, logs, status, alarms, metrics, and reports to the secondary."""

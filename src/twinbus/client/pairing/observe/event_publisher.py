@@ -1,0 +1,191 @@
+"""The publisher of a pair's events: it puts the time on each, writes its log record, and calls the listeners.
+
+    async for event in pairing.events(): ...
+
+Owns: the streams of applications, and the state of outages (`outages`), each of which is published once. A stream whose
+reader does not keep up loses the oldest events, and says how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+
+from twinbus.client.events import EventPublisher, MessageEvent
+from twinbus.client.pairing.backlog.rewriting import message_id_of
+from twinbus.client.pairing.failover.entity_health import EntityState
+from twinbus.client.pairing.failover.namespace_outages import NamespaceOutages, NamespaceRole
+from twinbus.client.pairing.observe.events import ALL_KINDS, EventKind, PairingEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from twinbus.client.clock import Clock
+    from twinbus.client.events import Kind
+    from twinbus.client.pairing.syphon.parked_message import ParkedMessage
+
+log: Final = logging.getLogger("twinbus.client.pairing")
+
+LOG_LEVELS: Final = {
+    EventKind.SUSPECTED: logging.WARNING,
+    EventKind.FAILED_OVER: logging.WARNING,
+    EventKind.PARKED: logging.DEBUG,
+    EventKind.PINGED: logging.DEBUG,
+    EventKind.RESTORED: logging.INFO,
+    EventKind.UNREACHABLE: logging.ERROR,
+    EventKind.FRAGMENT_DOWN: logging.WARNING,
+    EventKind.FRAGMENT_BACK: logging.INFO,
+    EventKind.QUEUE_OUT: logging.WARNING,
+    EventKind.QUEUE_BACK: logging.INFO,
+    EventKind.SPOOLED: logging.DEBUG,
+    EventKind.UNSPOOLED: logging.DEBUG,
+    EventKind.SPOOL_REFUSED: logging.ERROR,
+    EventKind.MOVED: logging.DEBUG,
+    EventKind.DEFERRED: logging.DEBUG,
+    EventKind.DESTINATION_REFUSES: logging.WARNING,
+    EventKind.DESTINATION_ACCEPTS: logging.INFO,
+    EventKind.DEAD_LETTERED: logging.WARNING,
+    EventKind.PUMP_STARTED: logging.INFO,
+    EventKind.PUMP_DISPLACED: logging.INFO,
+    EventKind.PUMP_FAILED: logging.WARNING,
+    EventKind.PRIMARY_LOST: logging.WARNING,
+    EventKind.PRIMARY_BACK: logging.INFO,
+    EventKind.SECONDARY_LOST: logging.WARNING,
+    EventKind.SECONDARY_BACK: logging.INFO,
+    EventKind.ALARM: logging.ERROR,
+    EventKind.ALARM_OVER: logging.INFO,
+    EventKind.FACTORY_FAULTED: logging.ERROR,
+    EventKind.UNPROTECTED: logging.ERROR,
+    EventKind.PROTECTED: logging.INFO,
+    EventKind.EVENTS_LOST: logging.WARNING,
+}
+STATE_BY_EVENT: Final = {
+    EventKind.RESTORED: EntityState.HEALTHY,
+    EventKind.SUSPECTED: EntityState.SUSPECT,
+    EventKind.FAILED_OVER: EntityState.FAILED_OVER,
+    EventKind.UNREACHABLE: EntityState.UNREACHABLE,
+}
+"""Events that are a change of an entity's state."""
+
+
+def is_logged(kind: EventKind) -> bool:
+    """A record of such an event would be written."""
+    return log.isEnabledFor(LOG_LEVELS.get(kind, logging.INFO))
+
+
+def write_log_record(event: PairingEvent) -> None:
+    """Write the record of an event."""
+    level = logging.DEBUG if event.is_outage else LOG_LEVELS.get(event.kind, logging.INFO)
+    if not log.isEnabledFor(level):
+        return
+    state = STATE_BY_EVENT.get(event.kind)
+    fields = {
+        "event": event.kind.value,
+        "path": event.path,
+        "fragment": event.fragment,
+        "backlog_queue": event.backlog_queue,
+        "state": None if state is None else state.value,
+        "reason": event.reason,
+        "message_id": None if event.message_id is None else str(event.message_id),
+        "session_id": event.session_id,
+        "sequence_number": event.sequence_number,
+    }
+    log.log(level, "%s", _log_text(event), extra={name: value for name, value in fields.items() if value is not None})
+
+
+def _log_text(event: PairingEvent) -> str:
+    state = STATE_BY_EVENT.get(event.kind)
+    what = event.kind.value if state is None else f"'{event.path}' is {state.value}"
+    if state is None and event.path is not None:
+        what += f", '{event.path}'"
+    if event.fragment is not None:
+        what += f", fragment {event.fragment}"
+    if event.backlog_queue is not None:
+        what += f", backlog queue '{event.backlog_queue}'"
+    return what if event.reason is None else f"{what}: {event.reason}"
+
+
+MAX_BUFFERED_EVENTS: Final = 10_000
+"""Events that wait for the reader of one stream."""
+
+
+class DeferralBegan(MessageEvent):
+    """Parked messages of a destination begin to be deferred: for listeners that do not need an event of each."""
+
+
+class EventFields(TypedDict, total=False):
+    """The fields of an event, beside its kind and time."""
+
+    path: str | None
+    fragment: int | None
+    backlog_queue: str | None
+    message_id: object
+    session_id: str | None
+    sequence_number: int | None
+    count: int
+    time_to_live_ms: int | None
+    reason: str | None
+    is_outage: bool
+
+
+class PairEventPublisher(EventPublisher):
+    """The events of one pair."""
+
+    def __init__(self, clock: Clock, primary: str = "", secondary: str = "") -> None:
+        """`primary` and `secondary` are the addresses of the namespaces."""
+        super().__init__()
+        self._clock = clock
+        addresses = {NamespaceRole.PRIMARY: primary, NamespaceRole.SECONDARY: secondary}
+        self.outages = NamespaceOutages(lambda kind, reason: self.emit(kind, reason=reason), addresses)
+
+    def is_wanted(self, kind: Kind) -> bool:
+        """Return whether somebody listens for such events, or the log has them."""
+        return kind in self.listened_kinds or (isinstance(kind, EventKind) and is_logged(kind))
+
+    def emit(self, kind: EventKind, **fields: Unpack[EventFields]) -> None:
+        """Publish an event that happened now."""
+        event = PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **fields)
+        write_log_record(event)
+        self.publish(event)
+
+    def emit_message(
+        self, kind: EventKind, message: ParkedMessage, backlog_queue: str, reason: str | None = None
+    ) -> None:
+        """Publish what happened to a parked message, if somebody wants to know."""
+        if self.is_wanted(kind):
+            restored = message.restored
+            self.emit(
+                kind,
+                path=restored.path,
+                backlog_queue=backlog_queue,
+                session_id=restored.session_id,
+                message_id=message_id_of(restored.payload),
+                sequence_number=message.sequence_number,
+                reason=reason,
+            )
+
+    async def stream(self) -> AsyncIterator[PairingEvent]:
+        """Yield all events from now on."""
+        waiting: deque[PairingEvent] = deque(maxlen=MAX_BUFFERED_EVENTS)
+        arrived, lost = asyncio.Event(), 0
+
+        def take(event: PairingEvent) -> None:
+            nonlocal lost
+            lost += len(waiting) == MAX_BUFFERED_EVENTS
+            waiting.append(event)
+            arrived.set()
+
+        end = self.listen(take, ALL_KINDS)
+        try:
+            while True:
+                await arrived.wait()
+                arrived.clear()
+                if lost:
+                    missing, lost = lost, 0
+                    yield PairingEvent(kind=EventKind.EVENTS_LOST, at_ms=waiting[0].at_ms, count=missing)
+                while waiting:
+                    yield waiting.popleft()
+        finally:
+            end()

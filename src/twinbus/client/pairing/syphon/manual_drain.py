@@ -1,0 +1,140 @@
+"""Pumps without a pairing: for those who bring parked messages back by hand.
+
+Owns: the pumps of some backlog queues, what they have moved, and why other messages wait. They are the very pumps of
+the syphon, and follow its rule (Q19): only a message with a fault of its own is dead-lettered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from twinbus.client.pairing.backlog.inspection import SAMPLE_SIZE, inspect
+from twinbus.client.pairing.backlog.rewriting import DEFAULT_LOCK_MS
+from twinbus.client.pairing.delivery_failure import NOT_FOUND_GRACE_S
+from twinbus.client.pairing.observe.event_publisher import PairEventPublisher
+from twinbus.client.pairing.observe.events import ALL_KINDS, EventKind
+from twinbus.client.pairing.syphon.destination import PrimarySenders
+from twinbus.client.pairing.syphon.pump import Pump, PumpSettings
+from twinbus.client.pairing.syphon.wakeups import Wakeups
+from twinbus.model.path import canonical_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from twinbus.client.factory import MessagingFactory
+    from twinbus.client.management import NamespaceManager
+    from twinbus.client.pairing.observe.events import PairingEvent
+
+POLL_S: Final = 900.0
+INSPECTION_TIMEOUT_S: Final = 10.0
+_BLOCKING_EVENTS: Final = frozenset(
+    {EventKind.DEFERRED, EventKind.DESTINATION_REFUSES, EventKind.PUMP_FAILED, EventKind.PUMP_DISPLACED}
+)
+
+
+class WaitingMessages(NamedTuple):
+    """Messages that are left."""
+
+    path: str | None
+    """Their destination; None where they do not say it."""
+    message_count: int
+    is_sample: bool
+    """There are more messages than were counted by destination."""
+    reason: str
+
+
+class ManualDrain:
+    """The pumps of some backlog queues."""
+
+    def __init__(
+        self,
+        primary: MessagingFactory,
+        secondary: MessagingFactory,
+        manager: NamespaceManager,
+        paths: Iterable[str],
+        *,
+        deduct_parked_time: bool = False,
+        not_found_grace_s: float = NOT_FOUND_GRACE_S,
+        lock_durations_ms: Mapping[str, int] | None = None,
+    ) -> None:
+        """`start` begins. `locks_ms` has the duration of the locks of queues, where that is not a minute (R016)."""
+        self.moved = 0
+        self.dead_lettered = 0
+        self._secondary = secondary
+        self._manager = manager
+        self._reasons: dict[tuple[str, str | None], str] = {}
+        """Why messages wait: by backlog queue and destination, or by backlog queue where its pump does not run."""
+        clock = primary.settings.clock
+        events = PairEventPublisher(clock, primary.address, secondary.address)
+        events.listen(self._on_event, ALL_KINDS)
+        settings = PumpSettings(
+            secondary=secondary,
+            sender_to=PrimarySenders(primary).sender_to,
+            wakeups=Wakeups(),
+            epoch=clock.wall_ms(),
+            poll_s=POLL_S,
+            send_timeout_s=primary.settings.operation_timeout_s,
+            deduct_parked_time=deduct_parked_time,
+            not_found_grace_s=not_found_grace_s,
+            clock=clock,
+            events=events,
+        )
+        self._pumps = [Pump(path, settings, (lock_durations_ms or {}).get(path, DEFAULT_LOCK_MS)) for path in paths]
+
+    def start(self) -> None:
+        """Drain from now on."""
+        for pump in self._pumps:
+            pump.start()
+
+    async def close(self) -> None:
+        """Stop."""
+        await asyncio.gather(*[pump.close() for pump in self._pumps])
+
+    async def count_remaining(self) -> int:
+        """Messages that are still in these queues."""
+        runtimes = [await self._manager.get_queue_runtime(pump.path) for pump in self._pumps]
+        return sum(one.active_count + one.deferred_count for one in runtimes)
+
+    @property
+    def has_begun(self) -> bool:
+        """A message was moved or dead-lettered, or it is known why none is."""
+        return self.has_blocked_messages or self.moved > 0 or self.dead_lettered > 0
+
+    @property
+    def has_blocked_messages(self) -> bool:
+        """Some messages wait for their destination, or a namespace."""
+        return bool(self._reasons)
+
+    async def waiting_messages(self) -> list[WaitingMessages]:
+        """Return the messages that are left, by destination, with the reason why each is; the most first."""
+        found = await asyncio.gather(
+            *[
+                inspect(self._secondary, self._manager, pump.path, sample=SAMPLE_SIZE, limit_s=INSPECTION_TIMEOUT_S)
+                for pump in self._pumps
+            ]
+        )
+        counts: Counter[tuple[str | None, str]] = Counter()
+        is_sample = False
+        for pump, contents in zip(self._pumps, found, strict=True):
+            is_sample |= contents.is_sample
+            for path, count in (contents.for_entities or {}).items():
+                counts[path, self._reason_for(pump.path, path)] += count
+            if contents.without_destination:
+                counts[None, self._reason_for(pump.path, None)] += contents.without_destination
+        return [WaitingMessages(path, count, is_sample, why) for (path, why), count in counts.most_common()]
+
+    def _reason_for(self, queue: str, path: str | None) -> str:
+        own = None if path is None else self._reasons.get((queue, canonical_key(path)))
+        return own or self._reasons.get((queue, None)) or "they were not tried yet"
+
+    def _on_event(self, event: PairingEvent) -> None:
+        kind, queue = event.kind, event.backlog_queue or ""
+        key = (queue, None if event.path is None else canonical_key(event.path))
+        if kind is EventKind.MOVED or kind is EventKind.DESTINATION_ACCEPTS or kind is EventKind.PUMP_STARTED:
+            self.moved += kind is EventKind.MOVED
+            self._reasons.pop(key, None)
+        elif kind in _BLOCKING_EVENTS and event.reason is not None:
+            self._reasons[key] = event.reason
+        self.dead_lettered += kind is EventKind.DEAD_LETTERED

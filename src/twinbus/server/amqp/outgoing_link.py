@@ -1,0 +1,387 @@
+"""A link on which a client receives messages from an entity.
+
+Owns: from credit to deliveries, and from a disposition to its confirmation, which is sent when the settlement is on
+disk. It is the consumer that a fragment knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Rejected, Released, TransactionalState
+from twinbus.amqp.states import SenderSettleMode
+from twinbus.amqp.terminus import Source
+from twinbus.broker.ports.consumer import ReceiverIdentity
+from twinbus.broker.ports.fragment import OWNER_TIMEOUT_S
+from twinbus.broker.ports.multi_fragment_receiver import MultiFragmentReceiver
+from twinbus.broker.ports.settlement import SomeLocksLost, lock_lost_error
+from twinbus.model.callbacks import ignore
+from twinbus.model.errors import LinkStolen, NotImplementedHere, ServiceBusError, StoreUnavailable
+from twinbus.server.amqp.errors import to_amqp_error
+from twinbus.server.amqp.sdk_decimals import rewrite_decimals
+from twinbus.server.amqp.socket_backpressure import SocketBackpressure
+from twinbus.server.amqp.transactions import disposition_of
+from twinbus.server.auth.keys import Right
+from twinbus.server.usage.counter import UsageCounter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.delivery import OutgoingDelivery
+    from twinbus.amqp.sender import Sender
+    from twinbus.broker.clock import Clock
+    from twinbus.broker.namespace import Queue, Subscription
+    from twinbus.broker.ports.callbacks import OnDone
+    from twinbus.broker.ports.consumer import Delivery
+    from twinbus.broker.ports.exclusive_receiver import ExclusiveReceiver
+    from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, SettlementPort
+    from twinbus.server.amqp.socket_backpressure import CallSoon
+    from twinbus.server.amqp.transactions import Transactions
+
+MAX_DELIVERIES_PER_BATCH: Final = 64
+"""Messages given before the socket is looked at again: of the largest, they are 16 MB."""
+_EMPTY_REJECTED: Final = Rejected()
+_EMPTY_MODIFIED: Final = Modified()
+
+
+class OutgoingLink:
+    """Messages from an entity's fragments to one link."""
+
+    right: ClassVar[Right] = Right.LISTEN
+
+    def __init__(
+        self,
+        link: Sender,
+        peer: Peer,
+        path: str,
+        fragments: Sequence[FragmentPort],
+        clock: Clock,
+        call_soon: CallSoon,
+        receiver_identity: ReceiverIdentity | None = None,
+        *,
+        counter: UsageCounter | None = None,
+    ) -> None:
+        """Accept the link. Nothing is sent before the client grants credit.
+
+        `card` says who it is to other processes that have some of the fragments; it counts what it does in `counter`.
+        """
+        self.link = link
+        self._counter = counter or UsageCounter()
+        self.receiver_identity = receiver_identity or ReceiverIdentity()
+        self._is_accepted = False
+        self._pending_admissions = 0
+        """Fragments of other processes that have not let it in yet."""
+        self.path = path
+        self.receive_and_delete = link.remote_attach is not None and (
+            link.remote_attach.snd_settle_mode == SenderSettleMode.SETTLED
+        )
+        self.is_closed = False
+        self.last_used_s = clock.monotonic_s()
+        self._backpressure = SocketBackpressure(peer, call_soon, self.request_messages)
+        self._multi_receiver = MultiFragmentReceiver(fragments)
+        self._clock = clock
+        self.exclusive_receiver: ExclusiveReceiver | None = None
+        """What it has for itself, or keeps others from having."""
+        self.source: Queue | Subscription | None = None
+        """Where its messages come from, and the transactions in which they may be settled."""
+        self.transactions: Transactions | None = None
+        self.rewrites_decimals = False
+        """The client is one that reads them in its own way (`sdk_decimals`)."""
+        self._reserved_credit = 0
+        self._has_delivered = False
+        """Something, of the credit it has: credit that ends with nothing given is a receive, too."""
+        self._register()
+
+    def _register(self) -> None:
+        gathering = self._multi_receiver
+        self._pending_admissions = gathering.count_asynchronous_admissions()
+        if not self._pending_admissions:
+            self._accept()
+            gathering.add(self)
+            return
+        gathering.add(self)  # others may know of a claim: the link is not accepted before they have said so
+        first = gathering.fragments[0]
+        first.timers.call_at(self._clock.monotonic_s() + OWNER_TIMEOUT_S, self._accept)
+
+    def _accept(self) -> None:
+        if not self._is_accepted and not self.is_closed:
+            self._is_accepted = True
+            self.link.accept(source=accepted_source(self.link, None))
+
+    def on_admitted(self) -> None:
+        """One more fragment of another process knows it."""
+        self._pending_admissions -= 1
+        if self._pending_admissions == 0:
+            self._accept()
+
+    @property
+    def is_busy(self) -> bool:
+        """The client waits for messages, or has some that it has not settled."""
+        return self.link.credit > 0 or self.link.unsettled_count > 0
+
+    # --- to the client ------------------------------------------------------------------------------------------------
+
+    @property
+    def available_credit(self) -> int:
+        """How many messages the link takes now."""
+        return (
+            min(self.link.sendable - self._reserved_credit, MAX_DELIVERIES_PER_BATCH)
+            if self._backpressure.has_room()
+            else 0
+        )
+
+    def reserve_credit(self, count: int) -> None:
+        """So many are being deleted, to be delivered then."""
+        self._reserved_credit += count
+
+    def deliver(self, deliveries: list[Delivery]) -> int:
+        """Send messages, as many as there is credit for: the client may have taken some back meanwhile."""
+        if self.receive_and_delete:
+            self._reserved_credit -= len(deliveries)
+        count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
+        given = deliveries[:count]
+        if self.rewrites_decimals:
+            given = [(rewrite_decimals(payload), tag) for payload, tag in given]
+        self.link.send_many(given, settled=self.receive_and_delete)
+        self._counter.add_receives(given)
+        self._has_delivered = self.link.credit > 0  # else that credit has ended, and the next is asked for anew
+        return count
+
+    def request_messages(self) -> None:
+        """There is credit, or room in the socket."""
+        if self.link.credit > 0 and not self.is_closed:
+            self._multi_receiver.dispatch_to(self)
+
+    def on_credit(self) -> None:
+        """The client granted credit, or wants it back."""
+        self.last_used_s = self._clock.monotonic_s()
+        if self.link.drain_requested:
+            self._multi_receiver.drain(self, self._on_drained)
+        else:
+            self.request_messages()
+
+    def _on_drained(self) -> None:
+        if self.link.drain_requested:
+            self._count_empty_receive()
+            self.link.drained()
+
+    def _count_empty_receive(self) -> None:
+        """If nothing came of it, that was one receive, however long it took."""
+        if self.link.credit > 0 and not self._has_delivered:
+            self._counter.empty_receives += 1
+        self._has_delivered = False
+
+    def force_detach(self, error: ServiceBusError) -> None:
+        """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
+        self.is_closed = True
+        stolen = self.link.unsettled() if isinstance(error, LinkStolen) and not self.receive_and_delete else []
+        if self._is_accepted:
+            self.link.detach(error=to_amqp_error(error))
+        else:
+            self.link.refuse(to_amqp_error(error))
+        self._multi_receiver.remove(self)
+        self._leave_exclusive_receiver()
+        for fragment, deliveries in self._by_fragment(stolen):
+            with suppress(StoreUnavailable):  # its process is gone, and all locks with it
+                fragment.settlement.reclaim(_lock_numbers(fragment, deliveries))
+
+    def on_session_lock_lost(self, error: ServiceBusError) -> None:
+        """The time for which it had its session is over."""
+        self.force_detach(error)
+
+    def on_detached(self, lost: list[OutgoingDelivery]) -> None:
+        """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
+        self.is_closed = True
+        self._count_empty_receive()
+        self._multi_receiver.remove(self)
+        self._leave_exclusive_receiver()
+        self._release([delivery for delivery in lost if delivery.delivery_id is None])
+
+    def owners(self) -> set[OwnerPort]:
+        """Other processes that it received from."""
+        return self._multi_receiver.responsive_owners()
+
+    def _leave_exclusive_receiver(self) -> None:
+        if self.exclusive_receiver is not None:
+            self.exclusive_receiver.release(self)
+
+    def _release(self, deliveries: list[OutgoingDelivery]) -> None:
+        if self.receive_and_delete:
+            return
+        for fragment, some in self._by_fragment(deliveries):
+            with suppress(ServiceBusError):  # its store does not answer: they are free when their locks are over
+                fragment.settlement.release(_lock_numbers(fragment, some), ignore)
+
+    def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
+        """Free messages that the client has seen: an exclusive receiver knows by their count that it has."""
+        if self.receiver_identity.epoch is None or fragment.has_sessions:
+            self._release(deliveries)
+            return
+        with suppress(ServiceBusError):  # its process is gone, and the locks with it
+            fragment.settlement.reclaim(_lock_numbers(fragment, deliveries))
+
+    # --- from the client ----------------------------------------------------------------------------------------------
+
+    def on_disposition(self, deliveries: list[OutgoingDelivery], state: object, *, settled: bool) -> None:
+        """The client said what became of messages. One that has not settled itself waits for our confirmation."""
+        self.last_used_s = self._clock.monotonic_s()
+        if self.receive_and_delete:
+            return
+        self._counter.settlements += len(deliveries)
+        for fragment, some in self._by_fragment(deliveries):
+            if isinstance(state, TransactionalState):
+                self._settle_in_transaction(fragment, some, state, settled=settled)
+            else:
+                self._settle(fragment, some, state, settled=settled)
+
+    def _settle(
+        self, fragment: FragmentPort, deliveries: list[OutgoingDelivery], state: object, *, settled: bool
+    ) -> None:
+        numbers, held = _lock_numbers(fragment, deliveries), deliveries
+        confirmation: Composite
+
+        def confirm(error: ServiceBusError | None) -> None:
+            if isinstance(error, SomeLocksLost):
+                self._confirm_except(deliveries, numbers, set(error.lock_numbers), confirmation, settled=settled)
+            else:
+                self._confirm(
+                    held, confirmation if error is None else Rejected(error=to_amqp_error(error)), settled=settled
+                )
+
+        try:
+            settle, confirmation = self._select_settlement(fragment.settlement, state)
+            lost = set(settle(numbers, confirm))
+        except ServiceBusError as error:
+            self._confirm(deliveries, Rejected(error=to_amqp_error(error)), settled=settled)
+            return
+        if lost:
+            pairs = list(zip(deliveries, numbers, strict=True))
+            held = [delivery for delivery, number in pairs if number not in lost]
+            gone = [delivery for delivery, number in pairs if number in lost]
+            self._confirm(gone, Rejected(error=to_amqp_error(self._lock_lost_error())), settled=settled)
+
+    def _confirm_except(
+        self,
+        deliveries: list[OutgoingDelivery],
+        lock_numbers: list[int],
+        lost_numbers: set[int],
+        confirmation: Composite,
+        *,
+        settled: bool,
+    ) -> None:
+        """Some locks are lost, which another process has said; the others are settled."""
+        pairs = list(zip(deliveries, lock_numbers, strict=True))
+        self._confirm(
+            [delivery for delivery, number in pairs if number not in lost_numbers], confirmation, settled=settled
+        )
+        gone = [delivery for delivery, number in pairs if number in lost_numbers]
+        self._confirm(gone, Rejected(error=to_amqp_error(self._lock_lost_error())), settled=settled)
+
+    def _settle_in_transaction(
+        self, fragment: FragmentPort, deliveries: list[OutgoingDelivery], state: TransactionalState, *, settled: bool
+    ) -> None:
+        """Messages that are settled when their transaction is committed: until then they are on condition."""
+        assert self.transactions is not None
+        assert self.source is not None
+        outcome = state.outcome
+
+        def told(is_done: bool) -> None:  # noqa: FBT001
+            if not is_done:
+                if settled:  # the client has forgotten them, so nobody settles them any more
+                    self._return_messages(fragment, deliveries)
+            elif self.link.is_attached and not settled:
+                self.link.settle(deliveries, ACCEPTED if isinstance(outcome, Accepted) else state)
+
+        transaction = None
+        try:
+            transaction = self.transactions.find(state.txn_id)
+            how, properties = disposition_of(outcome), self._modified_properties(outcome)
+            part, numbers = self.source.parts[fragment.number], _lock_numbers(fragment, deliveries)
+            lost = transaction.settle(part, fragment, numbers, how, properties, told)
+            if lost:
+                raise self._lock_lost_error()
+        except ServiceBusError as error:
+            if transaction is not None:
+                transaction.fail(error)
+            self._confirm(deliveries, Rejected(error=to_amqp_error(error)), settled=settled)
+        else:
+            if not settled:
+                self.link.settle(deliveries, state, settled=False)
+
+    def _modified_properties(self, outcome: object) -> dict[str, object]:
+        """The properties of messages that an outcome changes."""
+        if isinstance(outcome, Modified):
+            return string_properties(outcome.message_annotations)
+        if not isinstance(outcome, Rejected) or outcome.error is None:
+            return {}
+        info = string_properties(outcome.error.info)
+        info.setdefault("DeadLetterErrorDescription", outcome.error.description)
+        return {name: value for name, value in info.items() if value is not None}
+
+    def _lock_lost_error(self) -> ServiceBusError:
+        return lock_lost_error()
+
+    def _select_settlement(
+        self, settlement: SettlementPort, state: object
+    ) -> tuple[Callable[[list[int], OnDone], list[int]], Composite]:
+        """What an outcome asks of the fragment, and how it is confirmed."""
+        if isinstance(state, Accepted):
+            return settlement.complete, ACCEPTED
+        if isinstance(state, Rejected):
+            return self._dead_letter(settlement, state), _EMPTY_REJECTED
+        if isinstance(state, Released) or state is None:
+            return settlement.release, RELEASED
+        if isinstance(state, Modified):
+            changes = string_properties(state.message_annotations)
+            if state.undeliverable_here:
+                return lambda numbers, answer: settlement.defer(numbers, answer, changes), _EMPTY_MODIFIED
+            return lambda numbers, answer: settlement.abandon(numbers, answer, changes), _EMPTY_MODIFIED
+        raise NotImplementedHere(f"a message cannot be settled with {type(state).__name__}")
+
+    def _dead_letter(self, settlement: SettlementPort, state: Rejected) -> Callable[[list[int], OnDone], list[int]]:
+        info = string_properties(state.error.info if state.error is not None else None)
+        reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
+        if description is None and state.error is not None:
+            description = state.error.description
+        return lambda numbers, answer: settlement.dead_letter(
+            numbers, answer, reason=text_or_none(reason), description=text_or_none(description), properties=info
+        )
+
+    def _confirm(self, deliveries: list[OutgoingDelivery], state: Composite, *, settled: bool) -> None:
+        if not settled:
+            self.link.settle(deliveries, state)
+
+    def _by_fragment(self, deliveries: list[OutgoingDelivery]) -> list[tuple[FragmentPort, list[OutgoingDelivery]]]:
+        """Which fragment gave them, as their tags say."""
+        gathering = self._multi_receiver
+        if len(gathering.fragments) == 1:
+            return [(gathering.fragments[0], deliveries)] if deliveries else []
+        found: dict[FragmentPort, list[OutgoingDelivery]] = {}
+        for delivery in deliveries:
+            found.setdefault(gathering.fragment_of_tag(delivery.tag), []).append(delivery)
+        return list(found.items())
+
+
+def _lock_numbers(fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> list[int]:
+    return fragment.lock_numbers([delivery.tag for delivery in deliveries])
+
+
+def accepted_source(link: Sender, filters: dict[str, object] | None) -> Source:
+    """The source that a client asked for, with those filters that are applied: so it sees which are not."""
+    source = link.remote_attach.source if link.remote_attach is not None else None
+    assert isinstance(source, Source)
+    return dataclasses.replace(source, filter=filters)
+
+
+def string_properties(pairs: Mapping[Any, object] | None) -> dict[str, object]:
+    """Keys may be symbols or strings; both are text. What has no value is left out."""
+    return {str(key): value for key, value in (pairs or {}).items() if isinstance(key, str) and value is not None}
+
+
+def text_or_none(value: object) -> str | None:
+    """A reason or description, as text."""
+    return str(value) if value is not None else None

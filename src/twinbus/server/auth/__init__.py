@@ -1,0 +1,1 @@
+"""Authentication and authorization of clients: keys, shared access signatures, grants and revocation."""

@@ -1,0 +1,483 @@
+"""The desk: what one other process asks of the fragments of this one.
+
+Owns: the receivers, readers and transactions of that process, which end with it. What a call means is done by the
+broker, as for whoever is connected to this process itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from twinbus.amqp.decode import decode
+from twinbus.amqp.encode import encode
+from twinbus.broker.fragment.message_browser import BrowseCursor
+from twinbus.broker.namespace import Transaction
+from twinbus.broker.ports import peer_protocol as calls
+from twinbus.broker.ports.incoming_batch import IncomingBatch
+from twinbus.broker.ports.peer_protocol import (
+    SUB_QUEUES,
+    CapacityErrors,
+    Done,
+    FragmentRuntime,
+    GetRuntimes,
+    LockedMessage,
+    ManagementResponse,
+    Numbers,
+    PeekedMessages,
+    Runtimes,
+    ScheduleMessages,
+    UpdateDisposition,
+    error_name,
+    failure_reply,
+)
+from twinbus.broker.ports.settlement import Disposition, lock_lost_error
+from twinbus.broker.remote.part import RemotePart
+from twinbus.broker.remote.remote_consumer import RemoteBrowseReader, RemoteConsumer, RemoteConsumerGroup
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
+from twinbus.model.path import canonical_key
+from twinbus.server.amqp.management import transactional_operations
+from twinbus.server.amqp.management.arguments import Arguments
+from twinbus.server.amqp.management.fragment_routing import OPERATION_BY_MESSAGE
+from twinbus.server.amqp.management.request_context import RequestContext
+from twinbus.server.amqp.management.responses import failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.entities.part import EntityPart
+    from twinbus.broker.fragment.fragment import Fragment
+    from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
+    from twinbus.broker.ports.callbacks import OnDone
+    from twinbus.broker.ports.consumer import Consumer
+    from twinbus.broker.ports.peer_protocol import FragmentAddress, Reply, Request
+    from twinbus.model.path import SubQueue
+
+    SendReply: TypeAlias = Callable[[int, Reply], None]
+    OnReply: TypeAlias = Callable[[Reply], None]
+    HandleManagement: TypeAlias = Callable[["PeerServer", calls.ManagementCall, OnReply], None]
+    from collections.abc import Callable
+
+    from twinbus.broker.ports.peer_protocol import ManagementCall, Reply
+    from twinbus.server.amqp.request_link import Response
+    from twinbus.server.catalogue.administration import Administration
+
+_TRANSACTIONAL_OPERATIONS: Final = {
+    ScheduleMessages: transactional_operations.schedule,
+    UpdateDisposition: transactional_operations.update_disposition,
+}
+
+
+def handle_management(
+    administration: Administration, peer_server: PeerServer, request: ManagementCall, on_reply: Callable[[Reply], None]
+) -> None:
+    """Do what another process asks of a fragment."""
+
+    def reply(response: Response) -> None:
+        on_reply(ManagementResponse(encode([dict(response.properties), response.body])))
+
+    entity, number, sub_queue = request.address
+    try:
+        peer_server.part(entity, number)
+        subject = RequestContext(
+            peer_server.namespace,
+            administration,
+            peer_server.entity(entity),
+            SUB_QUEUES[sub_queue],
+            partial(peer_server.find_session_holder, request.client_id),
+            partial(peer_server.owns_consumer, request.client_id),
+            fragment_number=number,
+        )
+        subject.entity.record_access(peer_server.namespace.clock)
+        body = cast("dict[Any, Any]", decode(request.arguments)[0])
+        arguments = Arguments(body, max_id_characters=peer_server.namespace.limits.max_id_characters)
+        if request.transaction_id:
+            _TRANSACTIONAL_OPERATIONS[type(request)](
+                subject, arguments, peer_server.transaction(request.transaction_id), reply
+            )
+        else:
+            OPERATION_BY_MESSAGE[type(request)](subject, arguments, reply)
+    except ServiceBusError as error:
+        if request.transaction_id:
+            peer_server.transaction(request.transaction_id).fail(error)
+        reply(failure(error))
+
+
+NOTICE_ID: Final = 0
+
+
+class PeerServer:
+    """What one other process does here."""
+
+    def __init__(self, namespace: Namespace, send_reply: SendReply, handle_management: HandleManagement) -> None:
+        """`respond` says something to it; `manage` does what it asks of `$management`."""
+        self.namespace = namespace
+        self._send_reply = send_reply
+        self._handle_management = handle_management
+        self._entities_by_id: dict[int, Queue | Topic | Subscription] = {}
+        self._consumers: dict[int, RemoteConsumer] = {}
+        self._readers: dict[int, tuple[RemoteBrowseReader, BrowseCursor]] = {}
+        self._groups: dict[int, RemoteConsumerGroup] = {}
+        """By their links."""
+        self._group_of_consumer: dict[int, RemoteConsumerGroup] = {}
+        """By their visitors' numbers."""
+        self._transactions: dict[int, Transaction] = {}
+        self._request_handlers: dict[type, Callable[[Any, OnReply], None]] = {
+            calls.Send: self._send,
+            calls.CheckCapacity: self._check_capacity,
+            calls.SendVia: self._send_via,
+            calls.AcceptForwarded: self._accept_forwarded,
+            calls.Settle: self._settle,
+            calls.Peek: self._peek,
+            calls.FindByEnqueuedTime: self._find_by_enqueued_time,
+            calls.GetLogRange: self._get_log_range,
+            calls.FindLockedMessage: self._find_locked_message,
+            calls.RenewLock: self._renew_lock,
+            calls.GetRuntimes: self._get_runtimes,
+            calls.AttachConsumer: self._attach_consumer,
+            calls.AttachBrowser: self._attach_browser,
+            calls.Commit: self._commit,
+            calls.ReturnMessages: self._return_messages,
+            calls.Barrier: lambda _call, tell: tell(Done()),
+        }
+        for kind in calls.ManagementCall.__subclasses__():
+            self._request_handlers[kind] = partial(handle_management, self)
+        self._notice_handlers: dict[type, Callable[[Any], None]] = {
+            calls.GrantCredit: self._grant_credit,
+            calls.Detach: self._detach,
+            calls.SettleInTransaction: self._settle_in_transaction,
+            calls.RollBack: self._roll_back,
+        }
+
+    def receive(self, request_id: int, request: Request) -> None:
+        """Do what is asked, and say what came of it."""
+        notice = self._notice_handlers.get(type(request))
+        if notice is not None:
+            notice(request)
+            return
+
+        def tell(answer: Reply) -> None:
+            self._send_reply(request_id, answer)
+
+        try:
+            self._request_handlers[type(request)](request, tell)
+        except ServiceBusError as error:
+            tell(failure_reply(error))
+
+    def close(self) -> None:
+        """The other process has gone: its receivers are detached, and its transactions rolled back."""
+        for transaction in self._transactions.values():
+            transaction.roll_back()
+        for visitor in list(self._consumers.values()):
+            self._detach_consumer(visitor)
+        for _, browser in self._readers.values():
+            browser.close()
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def entity(self, entity_id: int) -> Queue | Topic | Subscription:
+        """The entity of that id. StoreUnavailable if it is not here: who asks has heard of it earlier, or not yet."""
+        entities = self.namespace.entities
+        found = self._entities_by_id.get(entity_id)
+        if found is None or entities.get(canonical_key(found.path)) is not found:
+            self._entities_by_id = {entity.entity_id: entity for entity in entities.values()}
+            found = self._entities_by_id.get(entity_id)
+        if found is None:
+            raise StoreUnavailable("the entity is being made or deleted in this moment: try again")
+        return found
+
+    def part(self, entity_id: int, number: int) -> EntityPart:
+        """A part of an entity that is of this process. StoreUnavailable if it is not, which others will learn."""
+        part = self.entity(entity_id).parts[number]
+        if isinstance(part, RemotePart):
+            raise StoreUnavailable(f"fragment {number} of '{part.entity.path}' is not here: try again in a moment")
+        return part
+
+    def fragment(self, address: FragmentAddress) -> Fragment:
+        """The fragment at a place."""
+        entity, number, sub_queue = address
+        return self.part(entity, number).fragment_of(calls.SUB_QUEUES[sub_queue]).local
+
+    def find_session_holder(
+        self, client_id: int, source: Queue | Subscription, session_id: bytes
+    ) -> RemoteConsumer | None:
+        """The receiver of a client of the other process that has a session of an entity."""
+        fragments = local_fragments(source, calls.SUB_QUEUES[0])
+        found = (
+            one
+            for one in self._consumers.values()
+            if one.client_id == client_id
+            and one.session_lock is not None
+            and one.session_lock.session_id == session_id
+            and not one.session_lock.has_ended
+        )
+        return next((one for one in found if one.fragment in fragments), None)
+
+    def owns_consumer(self, client_id: int, consumer: Consumer) -> bool:
+        """A receiver is of a client of the other process."""
+        if not isinstance(consumer, RemoteConsumerGroup) or self._groups.get(consumer.link_id) is not consumer:
+            return False
+        return consumer.client_id == client_id
+
+    def transaction(self, transaction_id: int) -> Transaction:
+        """A transaction of the other process, which begins here with what it asks first."""
+        found = self._transactions.get(transaction_id)
+        if found is None:
+            found = self._transactions[transaction_id] = Transaction(self.namespace.intake)
+        return found
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def _send(self, request: calls.Send, on_reply: OnReply) -> None:
+        part, numbers = self.part(request.entity_id, request.fragment), cast("list[int]", [])
+        parcel = IncomingBatch()
+        parcel.records, parcel.duplicate_ids = request.records, request.identities
+        part.send(
+            parcel, lambda error: on_reply(failure_reply(error) if error is not None else Numbers(numbers)), numbers
+        )
+        self._touch_entity(request.entity_id)
+
+    def _check_capacity(self, request: calls.CheckCapacity, on_reply: OnReply) -> None:
+        refusals: dict[int, tuple[str, str]] = {}
+        for number, size in request.sizes_by_fragment.items():
+            try:
+                self.part(request.entity_id, number).check_can_store(size)
+            except ServiceBusError as error:
+                refusals[number] = (error_name(error), str(error))
+        on_reply(CapacityErrors(refusals))
+
+    def _send_via(self, request: calls.SendVia, on_reply: OnReply) -> None:
+        self.part(request.entity_id, request.fragment).send_via(
+            request.records, request.destination, _done_or_failed(on_reply)
+        )
+
+    def _accept_forwarded(self, request: calls.AcceptForwarded, on_reply: OnReply) -> None:
+        self.part(request.entity_id, request.fragment).accept_forwarded(
+            request.source_prefix, request.numbered_records, _done_or_failed(on_reply)
+        )
+
+    def _touch_entity(self, entity_id: int) -> None:
+        self._entities_by_id[entity_id].record_access(self.namespace.clock)
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def _attach_consumer(self, request: calls.AttachConsumer, on_reply: OnReply) -> None:
+        sub_queue = calls.SUB_QUEUES[request.address[2]]
+        source = cast("Queue | Subscription", self.entity(request.address[0]))
+        fragment = self.fragment(request.address)
+        source.check_not_forwarded(sub_queue)
+        party = self._groups.get(request.link_id)
+        if party is None:
+            party = RemoteConsumerGroup(request.link_id, request.client_id, source.exclusive_receiver_of(sub_queue))
+            where, fragments = f"{source.path}{sub_queue.value}", local_fragments(source, sub_queue)
+            party.attach(where, request.epoch, fragments, if_free=request.if_free)
+        visitor = RemoteConsumer(
+            request.consumer_id,
+            fragment,
+            client_id=request.client_id,
+            receive_and_delete=request.receive_and_delete,
+            notify=notice_sender(self._send_reply),
+        )
+        self._groups[request.link_id] = party
+        party.consumers.add(visitor)
+        self._consumers[request.consumer_id] = visitor
+        self._group_of_consumer[request.consumer_id] = party
+        try:
+            _add_consumer(visitor, request.session_id)
+        except ServiceBusError:
+            self._detach_consumer(visitor)
+            raise
+        source.record_access(self.namespace.clock)
+        on_reply(Done())
+
+    def _grant_credit(self, request: calls.GrantCredit) -> None:
+        visitor = self._consumers.get(request.consumer_id)
+        if visitor is not None:
+            visitor.grant_credit(request.credit)
+            return
+        found = self._readers.get(request.consumer_id)
+        if found is not None:
+            _grant_browse_credit(*found, request.credit)
+
+    def _detach(self, request: calls.Detach) -> None:
+        visitor = self._consumers.get(request.consumer_id)
+        if visitor is not None:
+            self._detach_consumer(visitor, request.received_count)
+        found = self._readers.pop(request.consumer_id, None)
+        if found is not None:
+            found[1].close()
+
+    def _detach_consumer(self, consumer: RemoteConsumer, received_count: int | None = None) -> None:
+        del self._consumers[consumer.consumer_id]
+        consumer.detach(received_count)
+        party = self._group_of_consumer.pop(consumer.consumer_id)
+        party.consumers.discard(consumer)
+        if not party.consumers:
+            party.detach()
+            del self._groups[party.link_id]
+
+    def _return_messages(self, request: calls.ReturnMessages, on_reply: OnReply) -> None:
+        visitor = self._consumers.get(request.consumer_id)
+        if visitor is not None:
+            visitor.return_messages(request.sequence_numbers, _done_or_failed(on_reply))
+        else:
+            on_reply(Done())
+
+    def _settle(self, request: calls.Settle, on_reply: OnReply) -> None:
+        fragment = self.fragment(request.address)
+        numbers = fragment.lock_numbers(request.lock_tokens)
+        if request.disposition == Disposition.RECLAIM.value:
+            fragment.settlement.reclaim(numbers)
+            on_reply(calls.LocksLost([]))
+            return
+
+        def answer(error: ServiceBusError | None) -> None:
+            on_reply(failure_reply(error) if error is not None else calls.LocksLost(places))
+
+        lost = fragment.settlement.settle(
+            Disposition(request.disposition), numbers, answer, _decode_properties(request.properties)
+        )
+        missing = set(lost)
+        places = [place for place, number in enumerate(numbers) if number in missing]
+        if len(places) == len(numbers):
+            on_reply(calls.LocksLost(places))  # nobody else tells it
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _attach_browser(self, request: calls.AttachBrowser, on_reply: OnReply) -> None:
+        reader = RemoteBrowseReader(request.consumer_id, notice_sender(self._send_reply))
+        fragment, reads = self.fragment(request.address), self.namespace.read_limiter
+        browser = BrowseCursor(
+            fragment,
+            reader,
+            request.first_sequence,
+            request.last_sequence,
+            ends_at_last=request.is_bounded,
+            read_limiter=reads,
+        )
+        self._readers[request.consumer_id] = (reader, browser)
+        on_reply(Done())
+
+    def _peek(self, request: calls.Peek, on_reply: OnReply) -> None:
+        fragment = self.fragment(request.address)
+
+        def done(page: list[bytes] | ServiceBusError) -> None:
+            on_reply(
+                failure_reply(page)
+                if isinstance(page, ServiceBusError)
+                else PeekedMessages(page, fragment.message_table.last_enqueued_ms)
+            )
+
+        fragment.browser.peek(
+            request.from_sequence, request.count, request.max_bytes, done, deferred_only=request.deferred_only
+        )
+
+    def _find_by_enqueued_time(self, request: calls.FindByEnqueuedTime, on_reply: OnReply) -> None:
+        def done(found: int | ServiceBusError) -> None:
+            on_reply(failure_reply(found) if isinstance(found, ServiceBusError) else Numbers([found]))
+
+        self.fragment(request.address).browser.find_by_enqueued_time(request.enqueued_ms, done)
+
+    def _get_log_range(self, request: calls.GetLogRange, on_reply: OnReply) -> None:
+        holdings = self.fragment(request.address).message_table
+        on_reply(Numbers([holdings.low_watermark, holdings.committed.next_sequence]))
+
+    def _find_locked_message(self, request: calls.FindLockedMessage, on_reply: OnReply) -> None:
+        fragment = self.fragment(request.address)
+        (number,) = fragment.lock_numbers([request.lock_token])
+
+        def done(found: tuple[int, str | None] | ServiceBusError) -> None:
+            on_reply(failure_reply(found) if isinstance(found, ServiceBusError) else LockedMessage(*found))
+
+        fragment.settlement.find_locked_message(number, done)
+
+    def _renew_lock(self, request: calls.RenewLock, on_reply: OnReply) -> None:
+        fragment = self.fragment(request.address)
+        (number,) = fragment.lock_numbers([request.lock_token])
+        on_reply(Numbers([fragment.settlement.renew(number)]))
+
+    def _get_runtimes(self, request: GetRuntimes, on_reply: OnReply) -> None:
+        weights: list[FragmentRuntime] = []
+        for entity_id in request.entity_ids:
+            with suppress(StoreUnavailable):
+                entity = self.entity(entity_id)
+                weights += [_fragment_runtime(part) for part in entity.parts if not isinstance(part, RemotePart)]
+        on_reply(Runtimes(weights))
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def _settle_in_transaction(self, request: calls.SettleInTransaction) -> None:
+        transaction = self.transaction(request.transaction_id)
+        try:
+            fragment = self.fragment(request.address)
+            part = self.part(*request.address[:2])
+            numbers, how = fragment.lock_numbers(request.lock_tokens), Disposition(request.disposition)
+            if transaction.settle(part, fragment, numbers, how, _decode_properties(request.properties)):
+                raise lock_lost_error()
+        except ServiceBusError as error:
+            transaction.fail(error)
+
+    def _commit(self, request: calls.Commit, on_reply: OnReply) -> None:
+        transaction = self.transaction(request.transaction_id)
+        del self._transactions[request.transaction_id]
+        try:
+            target = self.part(request.entity_id, request.fragment)
+            for payload, message_format, destination in request.sends:
+                transaction.send(target, payload, message_format, destination)
+        except ServiceBusError as error:
+            transaction.fail(error)
+        transaction.commit(_done_or_failed(on_reply))
+
+    def _roll_back(self, request: calls.RollBack) -> None:
+        transaction = self._transactions.pop(request.transaction_id, None)
+        if transaction is not None:
+            transaction.roll_back()
+
+
+def notice_sender(send_reply: SendReply) -> OnReply:
+    """What says something that nobody asked for."""
+    return lambda notice: send_reply(NOTICE_ID, notice)
+
+
+def _add_consumer(consumer: RemoteConsumer, session_id: bytes | None) -> None:
+    """Let a visitor receive from its fragment; where that has sessions, from one that it names, or any."""
+    fragment = consumer.fragment
+    if not fragment.has_sessions:
+        fragment.dispatcher.add(consumer)
+    elif session_id is None:
+        fragment.dispatcher.accept_next_session(consumer, consumer.on_session_granted)
+    else:
+        fragment.dispatcher.accept_session(consumer, session_id, consumer.on_session_granted)
+
+
+def _done_or_failed(on_reply: OnReply) -> OnDone:
+    return lambda error: on_reply(failure_reply(error) if error is not None else Done())
+
+
+def _grant_browse_credit(reader: RemoteBrowseReader, browser: BrowseCursor, credit: int) -> None:
+    """Let somebody see so many messages, and hear when there are more."""
+    reader.grant_credit(credit)
+
+    def drained() -> None:
+        reader.on_drained()
+        browser.advance()
+
+    browser.drain(drained)
+
+
+def _decode_properties(encoded: bytes) -> dict[str, object]:
+    return cast("dict[str, object]", decode(encoded)[0]) if encoded else {}
+
+
+def local_fragments(source: Queue | Subscription, sub_queue: SubQueue) -> list[Fragment]:
+    """Return those fragments of an entity that belong to this process."""
+    return [part.fragment_of(sub_queue).local for part in source.parts if not isinstance(part, RemotePart)]
+
+
+def _fragment_runtime(part: EntityPart) -> FragmentRuntime:
+    """Return what a part holds; its times are those of its entity."""
+    runtime = replace(part.runtime(), accessed_ms=part.entity.accessed_ms)
+    values = {field.name: getattr(runtime, field.name) for field in fields(runtime)}
+    return FragmentRuntime(part.entity.entity_id, part.number, values)

@@ -1,0 +1,110 @@
+"""Requests about the namespace as a whole: what it is, and how it is.
+
+Owns: its description, its health, and the pauses of its loop.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+from starlette.responses import Response
+
+from twinbus.model.atom import descriptions
+from twinbus.model.errors import InvalidArgument
+from twinbus.model.info import NamespaceInfo
+from twinbus.model.outage import OutageKind
+from twinbus.server.http import atom_responses, error_responses
+from twinbus.server.http.atom_responses import AtomEntry
+from twinbus.server.http.routes import Route, route
+
+if TYPE_CHECKING:
+    from twinbus.server.amqp.outage_node import OutageSwitch
+    from twinbus.server.catalogue.administration import Administration
+    from twinbus.server.http.call import Call
+    from twinbus.server.runtime.loop_pauses import PauseMeter
+
+JSON_MEDIA_TYPE = "application/json"
+
+
+class NamespaceEndpoints:
+    """One namespace, over HTTP."""
+
+    def __init__(self, administration: Administration, pause_meter: PauseMeter | None) -> None:
+        """`pauses` may be measured."""
+        self._administration = administration
+        self._pause_meter = pause_meter
+
+    def routes(self) -> tuple[Route, ...]:
+        """Health is for load balancers, which have no keys."""
+        return (
+            route("health", None, GET=self._health, HEAD=self._health),
+            route(r"\$namespaceinfo", GET=self._info),
+            route(r"\$pauses", DELETE=self._reset_pauses),
+        )
+
+    async def _info(self, call: Call) -> Response:
+        name, created_ms = self._administration.namespace, self._administration.created_ms
+        # The limits of messages and entities are those of the Standard tier, which NamespaceInfo has by default.
+        content = descriptions.write_namespace(NamespaceInfo(name=name, created_ms=created_ms, modified_ms=created_ms))
+        path = "$namespaceinfo"
+        entry = AtomEntry(path=path, title=name, content=content, created_ms=created_ms, updated_ms=created_ms)
+        return atom_responses.entry_response(call, entry, author=name)
+
+    async def _health(self, call: Call) -> Response:
+        """200 while a store works, 503 otherwise; with `?for=send`, 200 while a store takes messages.
+
+        A full disk alone does not make it 503: a load balancer would cut off the receivers, whose settling frees space.
+        """
+        purpose = call.request.query_params.get("for")
+        if purpose not in (None, "send"):
+            raise InvalidArgument(f"for is {purpose!r:.40}; it can be send, or left out")
+        health = self._administration.health()
+        stores = cast("list[dict[str, object]]", health["stores"])
+        wanted = "is_available" if purpose is None else "takes_messages"
+        serves = not stores or any(store[wanted] for store in stores)
+        if self._pause_meter is not None:
+            health = {**health, "pauses": self._pause_meter.summary()}
+        return Response(msgspec.json.encode(health), status_code=200 if serves else 503, media_type=JSON_MEDIA_TYPE)
+
+    async def _reset_pauses(self, _: Call) -> Response:
+        """What was found so far; from now on it is measured anew."""
+        if self._pause_meter is None:
+            raise error_responses.ResourceNotFound("pauses are not measured: twinbus serve --measure-pauses does")
+        content = msgspec.json.encode(self._pause_meter.summary())
+        self._pause_meter.reset()
+        return Response(content, media_type=JSON_MEDIA_TYPE)
+
+
+_SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
+
+
+class OutageEndpoints:
+    """The outages of one namespace, over HTTP."""
+
+    def __init__(self, outage_switch: OutageSwitch) -> None:
+        """Whether a caller may is asked before, by whoever looks at `routes`."""
+        self._outage_switch = outage_switch
+        self.routes: tuple[Route, ...] = (route(r"\$outage", PUT=self._begin, GET=self._list, DELETE=self._end),)
+
+    async def _begin(self, call: Call) -> Response:
+        asked = call.request.query_params
+        path, seconds = asked.get("path"), asked.get("seconds", "")
+        if not path:
+            raise InvalidArgument("path is missing: it is the path of an entity, or * for the whole namespace")
+        if not _SECONDS_PATTERN.fullmatch(seconds):
+            raise InvalidArgument(f"seconds is {seconds!r:.40}; it is how long the outage lasts")
+        kind = asked.get("kind", OutageKind.REFUSE.value)
+        return _json_response(await self._outage_switch.begin(path.strip("/"), kind, float(seconds)), status=201)
+
+    async def _list(self, _: Call) -> Response:
+        return _json_response({"outages": self._outage_switch.list_outages()})
+
+    async def _end(self, call: Call) -> Response:
+        path = call.request.query_params.get("path")
+        return _json_response({"outages": await self._outage_switch.end(path.strip("/") if path is not None else None)})
+
+
+def _json_response(content: dict[str, object], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status_code=status, media_type=JSON_MEDIA_TYPE)

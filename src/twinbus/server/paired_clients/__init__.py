@@ -1,0 +1,1 @@
+"""Reports of paired clients to their secondary namespace, and the contents of backlog queues."""

@@ -1,0 +1,1 @@
+"""The server process: start and stop, listeners, connection admission, stores, data directory, logs and reload."""

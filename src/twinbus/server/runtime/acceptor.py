@@ -1,0 +1,259 @@
+"""A listening socket, and its connections until each has a protocol.
+
+    admission = Admission(max_connections=10_000)
+    acceptor = await Acceptor(sock, admission).serve(make_protocol, tls, 20.0)
+
+Every connection is counted when it is accepted, before TLS. Then the acceptor waits for the first bytes: in all
+protocols served here the client speaks first, so a silent connection costs a socket and a small object, and has
+`FIRST_BYTES_S`. With the first bytes there, TLS is negotiated (within the time given) and the protocol takes over; it
+releases the connection's slot when the socket is lost.
+
+Where several processes accept from one socket, a `Share` says whose turn it is.
+
+Owns: accepting, waiting for the first bytes, and TLS handshakes. Which connection is dropped at a limit is decided by
+`admission`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from twinbus.model.callbacks import do_nothing
+from twinbus.server.runtime.logs import ThrottledLog
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from twinbus.amqp.listener import MakeProtocol
+    from twinbus.server.runtime.admission import Admission, Slot
+
+log: Final = logging.getLogger(__name__)
+
+MAX_ACCEPTS_PER_TURN: Final = 16
+"""Connections accepted in one turn of the event loop: during a flood, the other connections have their turns too."""
+FIRST_BYTES_TIMEOUT_S: Final = 10.0
+"""How long a client may take to say anything."""
+SWEEP_INTERVAL_S: Final = 1.0
+"""How often silent connections are looked at."""
+ACCEPT_RETRY_S: Final = 1.0
+"""How long nothing is accepted after accept has failed: the process, or the machine, has too many open files."""
+
+
+class AcceptBalancer(Protocol):
+    """The part of one process in the connections of a socket that several accept from."""
+
+    def delay_s(self) -> float:
+        """How long to leave the next connection to other processes."""
+
+    def on_accepted(self) -> bool:
+        """Count a connection; whether the next is this process's, too."""
+
+    def on_closed(self) -> None:
+        """Count a connection out."""
+
+    def start(self) -> None:
+        """Take part."""
+
+    def stop(self) -> None:
+        """Accept no more."""
+
+
+class Acceptor:
+    """One listening socket. As asyncio's servers, as far as listeners need that."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        admission: Admission,
+        balancer: AcceptBalancer | None = None,
+        *,
+        first_bytes_timeout_s: float = FIRST_BYTES_TIMEOUT_S,
+    ) -> None:
+        """Nothing is accepted before `serve`."""
+        self.sockets = (sock,)
+        self._sock = sock
+        self._admission = admission
+        self._balancer = balancer
+        self._first_bytes_timeout_s = first_bytes_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[_WaitingConnection, float] = {}
+        """Connections without a byte, in the order of their deadlines."""
+        self._starting_tasks: set[asyncio.Task[None]] = set()
+        self._pause_timer: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._failure_log = ThrottledLog(log)
+
+    async def serve(
+        self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None, tls_handshake_timeout_s: float
+    ) -> Acceptor:
+        """Accept from now on."""
+        self._make_protocol = make_protocol
+        self._tls = tls
+        self._tls_handshake_timeout_s = tls_handshake_timeout_s if tls is not None else None
+        self._sock.settimeout(0.0)
+        if self._balancer is not None:
+            self._balancer.start()
+        self._loop.add_reader(self._sock, self._on_readable)
+        return self
+
+    def close(self) -> None:
+        """Accept no more, and drop connections that have no protocol yet."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for timer in (self._pause_timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
+        self._loop.remove_reader(self._sock)
+        if self._balancer is not None:
+            self._balancer.stop()
+        self._sock.close()
+        for silent in list(self._waiting):
+            silent.close()
+        for task in list(self._starting_tasks):
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for the handshakes that were cut off; connections with a protocol are the listener's."""
+        if self._starting_tasks:
+            await asyncio.wait(self._starting_tasks)
+
+    # --- accepting ----------------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        wait_s = self._balancer.delay_s() if self._balancer is not None else 0.0
+        if wait_s:
+            self._pause_accepting(wait_s, self._accept)
+        else:
+            self._accept()
+
+    def _accept(self) -> None:
+        """Accept some of the connections in the backlog, as long as it is this process's turn."""
+        try:
+            for _ in range(MAX_ACCEPTS_PER_TURN):
+                connection, address = self._sock.accept()
+                slot = self._admission.admit(address[0])
+                if slot is None:
+                    connection.close()
+                elif not self._wait_for_first_bytes(connection, slot):
+                    return
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another process has it, or the client has gone
+        except OSError as error:
+            self._failure_log.warning("no connection can be accepted for %g s: %s", ACCEPT_RETRY_S, error.strerror)
+            self._pause_accepting(ACCEPT_RETRY_S, do_nothing)
+
+    def _wait_for_first_bytes(self, connection: socket.socket, slot: Slot) -> bool:
+        """Wait for a connection's first bytes; whether the next connection is this process's, too."""
+        connection.settimeout(0.0)
+        silent = _WaitingConnection(self, connection, slot)
+        self._waiting[silent] = self._loop.time() + self._first_bytes_timeout_s
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(
+                min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s), self._drop_overdue
+            )
+        if self._balancer is None:
+            return True
+        slot.on_released = self._balancer.on_closed
+        return self._balancer.on_accepted()
+
+    def _pause_accepting(self, seconds: float, then: Callable[[], None]) -> None:
+        self._loop.remove_reader(self._sock)
+
+        def resume() -> None:
+            self._loop.add_reader(self._sock, self._on_readable)
+            then()
+
+        self._pause_timer = self._loop.call_later(seconds, resume)
+
+    def _drop_overdue(self) -> None:
+        now_s = self._loop.time()
+        for silent, deadline_s in list(self._waiting.items()):
+            if deadline_s > now_s:
+                break
+            silent.close()
+        again_s = min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s)
+        self._sweep_timer = self._loop.call_later(again_s, self._drop_overdue) if self._waiting else None
+
+    # --- the first bytes ----------------------------------------------------------------------------------------------
+
+    def remove_waiting(self, waiting: _WaitingConnection) -> None:
+        """A connection is not silent any more, or gone."""
+        self._waiting.pop(waiting, None)
+
+    def start_protocol(self, connection: socket.socket, slot: Slot) -> None:
+        """Negotiate TLS and make the protocol."""
+        task = self._loop.create_task(self._negotiate(connection, slot))
+        slot.drop = task.cancel  # type: ignore[assignment]  # whether it could be cancelled does not matter
+        self._starting_tasks.add(task)
+        task.add_done_callback(partial(self._on_started, connection, slot))
+
+    def _on_started(self, connection: socket.socket, slot: Slot, task: asyncio.Task[None]) -> None:
+        """Clean up after a task that was cancelled before it began to run: nothing in it has."""
+        self._starting_tasks.discard(task)
+        if task.cancelled():
+            connection.close()
+            slot.release()
+
+    async def _negotiate(self, connection: socket.socket, slot: Slot) -> None:
+        is_started = False
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(slot),
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._tls_handshake_timeout_s,
+            )
+            is_started = True
+            slot.drop = transport.abort
+        except (OSError, asyncio.CancelledError):
+            pass  # TLS was not agreed on in time, the client has gone, or its slot was needed
+        finally:
+            if not is_started:
+                slot.release()
+
+
+class _WaitingConnection:
+    """A connection that has not sent a byte yet."""
+
+    __slots__ = ("_acceptor", "_connection", "_loop", "_slot")
+
+    def __init__(self, acceptor: Acceptor, connection: socket.socket, slot: Slot) -> None:
+        self._acceptor = acceptor
+        self._connection = connection
+        self._slot = slot
+        self._loop = asyncio.get_running_loop()
+        slot.drop, slot.check_readable = self.close, self.check_readable
+        self._loop.add_reader(connection, self.check_readable)
+
+    def check_readable(self) -> bool:
+        """Go on if there is something to read; False if there is nothing yet."""
+        try:
+            first = self._connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            first = b""
+        if not first:
+            self.close()
+            return True
+        self._stop_watching()
+        self._slot.busy()
+        self._acceptor.start_protocol(self._connection, self._slot)
+        return True
+
+    def close(self) -> None:
+        self._stop_watching()
+        self._connection.close()
+        self._slot.release()
+
+    def _stop_watching(self) -> None:
+        self._loop.remove_reader(self._connection)
+        self._acceptor.remove_waiting(self)
+        self._slot.check_readable = None

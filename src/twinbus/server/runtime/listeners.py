@@ -1,0 +1,210 @@
+"""The front of a namespace: the gateway, and the listeners that clients come to.
+
+    front = Front(settings, namespace, administration, keys, clock, meter)
+    async with contextlib.AsyncExitStack() as stack:
+        ports = await front.open(stack, tls, {"amqp": [acceptor.serve]})
+
+Owns: which port is for what, and what a token is worth over HTTP. What is served is there before, and handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp import aio
+from twinbus.model.errors import Unauthorized
+from twinbus.server.amqp.client_connection import Gateway
+from twinbus.server.auth import sas
+from twinbus.server.auth.key_registry import KeyRegistry
+from twinbus.server.auth.keys import Right
+from twinbus.server.http.allowed_hosts import ANY_HOST, AllowedHosts
+from twinbus.server.http.app import HttpApp
+from twinbus.server.http.data_plane import DataPlane
+from twinbus.server.http.listener import listen as listen_http
+from twinbus.server.http.namespace_endpoints import OutageEndpoints
+from twinbus.server.http.pairing_endpoints import PairingEndpoints
+from twinbus.server.http.usage_meter import HttpUsageMeter
+from twinbus.server.paired_clients.backlog_reader import BacklogReader
+from twinbus.server.runtime.loop_pauses import PauseMeter
+from twinbus.server.tls import certificates
+from twinbus.server.websocket.upgrade import WebSocketUpgrade
+
+if TYPE_CHECKING:
+    import contextlib
+    import ssl
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from twinbus.amqp.listener import Listener, StartAccepting
+    from twinbus.broker.clock import Clock
+    from twinbus.broker.namespace import Namespace
+    from twinbus.server.auth.keys import KeyRing
+    from twinbus.server.auth.sas import Grant
+    from twinbus.server.catalogue.administration import Administration
+    from twinbus.server.config.settings import ServeSettings
+    from twinbus.server.http.listener import HttpListener
+    from twinbus.server.http.routes import Recheck
+    from twinbus.server.tls.certificates import Certificate
+    from twinbus.server.usage.meter import UsageMeter
+
+CLOSE_GRACE_S: Final = 5.0
+"""How long connections have to end well when the server stops."""
+
+
+class Listeners:
+    """The ways into one namespace."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        namespace: Namespace,
+        administration: Administration,
+        keys: KeyRing,
+        clock: Clock,
+        meter: UsageMeter,
+    ) -> None:
+        """Nothing is accepted yet."""
+        self.grace_s = CLOSE_GRACE_S
+        self._usage_meter = meter
+        self.key_registry = KeyRegistry(keys, namespace.entities)
+        namespace.on_entity_changed = self.key_registry.refresh
+        self.gateway = Gateway(
+            namespace,
+            administration,
+            self.key_registry,
+            name=settings.name,
+            call_soon=asyncio.get_running_loop().call_soon,
+            link_idle_s=settings.link_idle_s,
+            token_timeout_s=settings.token_timeout_s,
+            meter=meter,
+        )
+        self.gateway.allow_plaintext_passwords = "amqp" in settings.plaintext
+        self._settings = settings
+        self._namespace = namespace
+        self._administration = administration
+        self._clock = clock
+
+    async def open(
+        self,
+        stack: contextlib.AsyncExitStack,
+        tls: ssl.SSLContext | None,
+        serve_functions: Mapping[str, Sequence[StartAccepting]],
+        certificate: Certificate | None = None,
+    ) -> dict[str, int]:
+        """Accept on some ways in, given what accepts on each; `stack` ends that. The ports by their names.
+
+        Requests may name the hosts of `certificate`, where not every host is accepted.
+        """
+        self._allowed_hosts = self._make_allowed_hosts(certificate)
+        app = self._make_app(self._start_pause_meter(stack))
+        ports: dict[str, int] = {}
+        for way, acceptors in serve_functions.items():
+            for accept in acceptors:
+                listener = await self._open_listener(way, app, accept, tls if way.endswith("s") else None)
+                stack.push_async_callback(self._close_with_grace(listener.close))
+                ports.setdefault(way, listener.port)
+        return ports
+
+    def replace_keys(self, keys: KeyRing) -> None:
+        """Use other keys of the namespace from now on; links that they do not allow end soon."""
+        self.key_registry.replace_keys(keys)
+
+    async def wait_for_revocations(self) -> None:
+        """Wait until every link has ended that changed keys do not allow any more."""
+        is_done = asyncio.get_running_loop().create_future()
+        self.gateway.revocations.call_when_done(lambda: None if is_done.done() else is_done.set_result(None))
+        await is_done
+
+    def replace_certificate(self, certificate: Certificate) -> None:
+        """Accept requests for the hosts of another certificate. StartError if it cannot be read."""
+        if self._allowed_hosts is not ANY_HOST:
+            self._allowed_hosts.replace(self._host_names(certificate))
+
+    def _make_allowed_hosts(self, certificate: Certificate | None) -> AllowedHosts:
+        return AllowedHosts(self._host_names(certificate)) if self._settings.emulator_key else ANY_HOST
+
+    def _host_names(self, certificate: Certificate | None) -> list[str]:
+        names = certificates.host_names(certificate) if certificate is not None else []
+        return [*self._settings.allowed_hosts, self._settings.host, *names]
+
+    def _make_app(self, pause_meter: PauseMeter | None) -> HttpApp:
+        gateway, clock, authority = self.gateway, self._clock, self.key_registry
+        meter = HttpUsageMeter(self._usage_meter, self._namespace.entities)
+        backlogs = BacklogReader(self._namespace, self._administration)
+        first = (
+            *DataPlane(self._namespace, meter).routes,
+            *OutageEndpoints(gateway.outage_switch).routes,
+            *PairingEndpoints(gateway.pairing_reports, backlogs, partial(_verify_token, clock, authority)).routes,
+        )
+        authorise = partial(_authorise, clock, authority)
+        return HttpApp(
+            self._administration,
+            authorise,
+            pause_meter=pause_meter,
+            extra_routes=first,
+            handle_management=meter.handle_management,
+            on_login_failed=partial(gateway.login_log.record_failure, "http"),
+        )
+
+    async def _open_listener(
+        self, protocol: str, app: HttpApp, serve: StartAccepting, tls: ssl.SSLContext | None
+    ) -> Listener | HttpListener:
+        gateway = self.gateway
+        if protocol.startswith("http"):
+            entrance = WebSocketUpgrade(gateway.make_client_connection, gateway.make_connection)
+            return await listen_http(
+                app, serve=serve, tls=tls, websocket_upgrade=entrance, allowed_hosts=self._allowed_hosts
+            )
+        return await aio.listen(gateway.make_client_connection, gateway.make_connection, serve=serve, tls=tls)
+
+    def _start_pause_meter(self, stack: contextlib.AsyncExitStack) -> PauseMeter | None:
+        if not self._settings.measure_pauses:
+            return None
+        meter = PauseMeter(asyncio.get_running_loop())
+        meter.start()
+        stack.callback(meter.stop)
+        return meter
+
+    def _close_with_grace(self, close: Callable[..., Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            await close(grace_s=self.grace_s)
+
+        return run
+
+
+def _authorise(
+    clock: Clock,
+    key_registry: KeyRegistry,
+    token: str | None,
+    right: str,
+    path: str,
+    host: str = "",
+    address: str = "",
+) -> Recheck:
+    """Check the token that every HTTP request shows."""
+    shown, wall_s = _require_token(token), clock.wall_ms() / 1000
+    if address:
+        grant = sas.verify_request(shown, path, address, key_registry, wall_s)
+    else:
+        grant = sas.verify(shown, path, key_registry, wall_s, host)
+    _check_grant(key_registry, grant, right, path)
+    return partial(_check_grant, key_registry, grant, right, path)
+
+
+def _check_grant(key_registry: KeyRegistry, grant: Grant, right: str, path: str) -> None:
+    """Check a grant with its key as it is now. A request that waits may outlive its token, but not its key."""
+    now = key_registry.renew(grant)
+    if now is None or not now.allows(Right(right), path):
+        raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
+
+
+def _verify_token(clock: Clock, key_registry: KeyRegistry, token: str | None) -> Grant:
+    """... and where it is not known beforehand what the token has to be for, that is seen by the token."""
+    return sas.verify_own_scope(_require_token(token), key_registry, clock.wall_ms() / 1000)
+
+
+def _require_token(token: str | None) -> str:
+    if token is None:
+        raise Unauthorized("the request has no Authorization header: it needs a SharedAccessSignature")
+    return token

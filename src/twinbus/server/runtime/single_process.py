@@ -1,0 +1,102 @@
+"""A namespace that this process serves itself, with no other beside it.
+
+Owns: which clock, disks, keys and catalogue a `service` stands on where it is that of a process.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+from twinbus.server.runtime import live_settings, logs
+from twinbus.server.runtime.acceptor import Acceptor
+from twinbus.server.runtime.admission import Admission
+from twinbus.server.runtime.listening_sockets import open_sockets
+from twinbus.server.runtime.namespace_service import Dependencies, NamespaceService
+from twinbus.server.runtime.open_file_limit import plan_open_files
+from twinbus.server.runtime.rocksdb_backend import RocksStoreBackend
+from twinbus.server.runtime.system_clock import SystemClock
+from twinbus.server.tls.certificates import ServerTls
+from twinbus.store.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    import asyncio
+    import contextlib
+
+    from twinbus.amqp.listener import StartAccepting
+    from twinbus.server.catalogue.local_catalogue import LocalCatalogue
+    from twinbus.server.config.settings import ServeSettings
+    from twinbus.server.runtime.data_directory import DataDirectory
+    from twinbus.server.runtime.live_settings import LiveSettings
+    from twinbus.server.runtime.ready_file import ReadyFile
+
+
+class SingleProcessServer:
+    """One namespace, served from a data directory by this process."""
+
+    service: NamespaceService
+    """There from `start` on."""
+    admission: Admission
+    """The connections of this process. There from `start` on."""
+
+    def __init__(self, settings: ServeSettings, data_directory: DataDirectory) -> None:
+        """Nothing is started yet."""
+        self._settings = settings
+        self._data_directory = data_directory
+        self._store_directories = data_directory.prepare_stores(settings)
+        self._keys = live_settings.load_keys(settings, data_directory)
+        self._certificate = live_settings.choose_certificate(settings, data_directory)
+
+    async def start(self, stack: contextlib.AsyncExitStack, _stop: asyncio.Event | None = None) -> ReadyFile:
+        """Start everything; `stack` stops it. What a client needs to know."""
+        settings = self._settings
+        files = plan_open_files(stores=len(self._store_directories), connections=settings.max_connections)
+        self.admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
+        ground = Dependencies(
+            clock=SystemClock(),
+            random=random.SystemRandom(),
+            keys=self._keys,
+            store_backend=RocksStoreBackend(
+                self._store_directories, sync=settings.sync, table_files=files.table_files_per_store
+            ),
+            open_catalogue=partial(Catalogue, self._data_directory.catalogue_file),
+            open_acceptors=self._open_acceptors,
+            usage_folder=self._data_directory.usage_directory,
+        )
+        self.service = NamespaceService(settings, ground)
+        self._tls = ServerTls(self._certificate)
+        self._ports = await self.service.start(stack, self._tls.context, self._certificate)
+        return self._make_ready_file()
+
+    async def apply(self, changes: LiveSettings) -> ReadyFile:
+        """Use other keys, another certificate and log level from now on. What a client needs to know then."""
+        front = self.service.listeners
+        if changes.certificate is not None and changes.tls is not None:
+            front.replace_certificate(changes.certificate)
+            self._tls.replace(changes.tls)
+            self._certificate = changes.certificate
+        if changes.log_level is not None:
+            logs.set_level(changes.log_level)
+        self._keys = changes.keys
+        front.replace_keys(changes.keys)
+        await self.wait_for_revocations()
+        return self._make_ready_file()
+
+    @property
+    def administration(self) -> LocalCatalogue:
+        """Manages the entities."""
+        return self.service.catalogue
+
+    async def wait_for_revocations(self) -> None:
+        """Wait until every link has ended that changed keys do not allow any more."""
+        await self.service.listeners.wait_for_revocations()
+
+    def _make_ready_file(self) -> ReadyFile:
+        return live_settings.make_ready_file(self._settings, self._ports, self._keys, self._certificate)
+
+    def _open_acceptors(self) -> dict[str, list[StartAccepting]]:
+        return {
+            way: [Acceptor(sock, self.admission).serve for sock in sockets]
+            for way, sockets in open_sockets(self._settings).items()
+        }

@@ -1,0 +1,1 @@
+"""TLS of the listeners: certificates, development certificates, and which connections may be plaintext."""

@@ -1,0 +1,25 @@
+"""The campaign in short: all attacks at once, beside an honest client.
+
+How long the client waits is judged by the long campaign alone (`python -m tests.campaigns.attacks`), because other
+tests run beside this one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.campaigns.attacks.campaign import run_campaign
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = 8.0
+
+
+@pytest.mark.timeout(180)
+def test_under_attack_an_honest_client_loses_nothing_and_memory_stays_bounded(tmp_path: Path) -> None:
+    report = run_campaign(tmp_path, SECONDS, print, other_keys=20)
+    assert report.problems == []
+    assert report.honest_client["accepted"] > 0

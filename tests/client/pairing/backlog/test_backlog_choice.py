@@ -1,0 +1,138 @@
+"""R039, R041 to R043, R046, R047 and Q11: which backlog queue a client uses, and what follows when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.support.paired_application import Application, in_memory_pair_application, paired_application
+from twinbus.client import BrokeredMessage, QueueClient
+from twinbus.client.pairing import AlarmKind, EventKind, NotSent
+from twinbus.testing import InMemoryPair, in_virtual_time
+
+QUEUES = 10
+CLIENTS = 40
+
+
+def set_status(app: Application, path: str, status: str) -> None:
+    """Let a backlog queue refuse messages (SendDisabled), or take them (Active)."""
+    app.namespaces.secondary.broker.find_sendable(path).set_status(status)
+
+
+async def park(app: Application, client: QueueClient, text: str = "x") -> str:
+    """Send a message; the backlog queue that took it."""
+    await client.send(BrokeredMessage(text))
+    path = app.events_of(EventKind.PARKED)[-1].backlog_queue
+    assert path is not None
+    return path
+
+
+@in_virtual_time
+async def test_r039_r046_r047_q11_each_client_of_each_factory_chooses_a_backlog_queue_at_random_and_keeps_it() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        namespaces.primary.outage.stop()
+        choices: list[list[str]] = []
+        for _ in range(3):  # programs that know nothing of each other
+            async with paired_application(namespaces, failover_interval=0, backlog_queue_count=QUEUES) as app:
+                clients = [app.queue_client() for _ in range(CLIENTS)]
+                first = [await park(app, client) for client in clients]
+                again = [await park(app, client) for client in clients]
+                assert again == first, "each keeps the one that it has chosen"
+                choices.append(first)
+    assert len({tuple(chosen) for chosen in choices}) == 3, "no two programs choose in the same order"
+    for chosen in choices:
+        rounds = [chosen[start : start + QUEUES] for start in range(0, CLIENTS, QUEUES)]
+        # In turn, in whatever order, no round would have a queue twice; by chance that is so once in 10^13.
+        assert any(len(set(one)) < QUEUES for one in rounds)
+    spread = Counter(path for chosen in choices for path in chosen)
+    assert len(spread) >= QUEUES - 1
+    assert max(spread.values()) < 3 * CLIENTS * 0.4
+
+
+@in_virtual_time
+async def test_q11_the_choice_is_made_at_the_first_parked_send() -> None:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=2, backlog_cool_down=30) as app:
+        app.namespaces.primary.outage.stop()
+        broken = await park(app, app.queue_client())
+        set_status(app, broken, "SendDisabled")
+        while not app.events_of(EventKind.QUEUE_OUT):
+            await park(app, app.queue_client())
+        clients = [app.queue_client() for _ in range(40)]  # made while one queue is out
+        set_status(app, broken, "Active")
+        await asyncio.sleep(31)
+        assert {await park(app, client) for client in clients} == {app.backlog_path(0), app.backlog_path(1)}
+
+
+@in_virtual_time
+async def test_r041_r042_r043_q11_a_queue_that_fails_is_left_out_by_all_for_the_cool_down_and_then_tried_again() -> (
+    None
+):
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=2, backlog_cool_down=30) as app:
+        app.namespaces.primary.outage.stop()
+        first, others = app.queue_client(), [app.queue_client() for _ in range(20)]
+        broken = await park(app, first)
+        for client in others:
+            await park(app, client)  # some of them have chosen the same
+        set_status(app, broken, "SendDisabled")
+        (kept,) = {app.backlog_path(0), app.backlog_path(1)} - {broken}
+        assert await park(app, first) == kept
+        assert [event.backlog_queue for event in app.events_of(EventKind.QUEUE_OUT)] == [broken]
+        set_status(app, broken, "Active")  # which nobody knows
+        await asyncio.sleep(29)
+        assert {await park(app, client) for client in (*others, *[app.queue_client() for _ in range(20)])} == {kept}
+        assert not app.events_of(EventKind.QUEUE_BACK)
+        await asyncio.sleep(1.1)
+        assert await park(app, first) == kept, "a client keeps its queue until that fails"
+        assert {await park(app, app.queue_client()) for _ in range(30)} == {kept, broken}
+        assert [event.backlog_queue for event in app.events_of(EventKind.QUEUE_BACK)] == [broken]
+
+
+@in_virtual_time
+async def test_q11_where_all_are_out_the_one_out_longest_is_tried_first_and_none_is_left_untried() -> None:
+    async with in_memory_pair_application(failover_interval=0, backlog_queue_count=3, backlog_cool_down=3600) as app:
+        app.namespaces.primary.outage.stop()
+        client, order = app.queue_client(), []
+        for _ in range(3):
+            with_messages = await park(app, client)
+            set_status(app, with_messages, "SendDisabled")
+            order.append(with_messages)
+            await asyncio.sleep(5)
+            if len(order) < 3:
+                await park(app, client)
+        with pytest.raises(NotSent) as raised:
+            await client.send(BrokeredMessage("not sent"))
+        assert list(raised.value.backlog) == [order[2], order[0], order[1]], "its own, then the one out longest"
+        await asyncio.sleep(5)
+        set_status(app, order[1], "Active")
+        assert await park(app, app.queue_client(), "sent") == order[1], (
+            "it was the last to fail, and the last to be tried"
+        )
+
+
+@in_virtual_time
+async def test_q11_a_full_queue_counts_as_failed_and_a_warning_comes_before() -> None:
+    async with InMemoryPair() as namespaces:
+        await namespaces.primary.create_queue("orders")
+        small = "contoso/x-servicebus-transfer/0"
+        await namespaces.secondary.create_queue(small)
+        object.__setattr__(namespaces.secondary.broker.find_sendable(small).description, "max_size_mb", 1)
+        async with paired_application(namespaces, failover_interval=0, backlog_queue_count=1, alarm_after=60) as app:
+            namespaces.primary.outage.stop()
+            client = app.queue_client()
+            for _ in range(3):
+                await client.send(BrokeredMessage(b"x" * 200_000))
+            await asyncio.sleep(21)
+            assert (await app.pairing.status()).alarms == ()
+            await client.send(BrokeredMessage(b"x" * 250_000))
+            await asyncio.sleep(21)
+            (alarm,) = (await app.pairing.status()).alarms
+            assert (alarm.kind, alarm.backlog_queue) == (AlarmKind.NEARLY_FULL, small)
+            assert "holds 1 MB of 1" in alarm.reason
+            await client.send(BrokeredMessage("it is not full"))
+            assert not app.events_of(EventKind.QUEUE_OUT)
+            with pytest.raises(NotSent, match="maximum entity size"):
+                await client.send(BrokeredMessage(b"x" * 240_000))
+            assert [event.backlog_queue for event in app.events_of(EventKind.QUEUE_OUT)] == [small]

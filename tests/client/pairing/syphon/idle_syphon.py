@@ -1,0 +1,36 @@
+"""How often an idle syphon asks, counted by the server it asks.
+
+    python -m tests.client.pairing.syphon.idle_syphon --hours 720
+
+A month of ten idle backlog queues passes at once, but its heartbeats and timers are many: it takes a minute or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from tests.support.paired_application import in_memory_pair_application
+from twinbus.testing import run
+
+
+async def run_idle_syphon(hours: int) -> int:
+    """Receive calls on ten backlog queues in so many hours."""
+    async with in_memory_pair_application(backlog_queue_count=10, enable_syphon=True) as app:
+        await asyncio.sleep(hours * 3600 + 30)
+        return sum(row.receives + row.empty_receives for row in app.namespaces.secondary.usage())
+
+
+def main() -> int:
+    """0 if these are four an hour for each queue."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=int, default=720)
+    hours = parser.parse_args().hours
+    calls = run(run_idle_syphon(hours), wall_limit_s=None)
+    print(f"{calls:,} receive calls of 10 idle backlog queues in {hours:,} hours, as the server counts them")  # noqa: T201  # what was asked for
+    return 0 if calls == 40 * hours else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,0 @@
-"""Fixtures of several files here."""
-
-from tests.withholding import cannot_withhold, waiting_state
-
-__all__ = ["cannot_withhold", "waiting_state"]

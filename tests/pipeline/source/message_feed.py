@@ -1,0 +1,92 @@
+"""A namespace with messages to be read: one server for all tests, each with a queue of its own.
+
+    queue = feed.queue(partitioned=True)
+    feed.send(queue, 100)
+
+Sends and receives go through the blocking client, since Spark's side of a test has no loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twinbus.client.sync import BrokeredMessage, MessagingFactory, ReceiveMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.support.server_process import ServerProcess
+    from twinbus.client.sync import MessageReceiver
+
+BATCH_SIZE = 100
+TIMEOUT_S = 20.0
+SUBSCRIPTION = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+    '<SubscriptionDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/>'
+    "</content></entry>"
+)
+
+
+class MessageFeed:
+    """The sender's side of a test."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        self.factory = MessagingFactory.from_connection_string(
+            server.connection_string, ca_file=server.ca_file, operation_timeout=TIMEOUT_S
+        )
+
+    def options(self, entity: str, **others: object) -> dict[str, str]:
+        """As a user gives them."""
+        texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in others.items()}
+        return {"connectionString": self.server.connection_string, "entity": entity, **texts}
+
+    def queue(self, *, partitioned: bool = False, **elements: str) -> str:
+        if partitioned:
+            elements["EnablePartitioning"] = "true"
+        return self.server.create_queue(**elements)
+
+    def topic(self, *subscriptions: str) -> str:
+        topic = f"topic-of-{self.server.create_queue()}"
+        self.server.create_entity(topic, "TopicDescription")
+        for name in subscriptions:
+            self.server.request("PUT", f"{topic}/Subscriptions/{name}", SUBSCRIPTION, expected=201)
+        return topic
+
+    def send(self, path: str, count: int, *, first: int = 0) -> None:
+        """Numbered ones."""
+        self.send_all(path, (BrokeredMessage(f"{n}", message_id=f"{n}") for n in range(first, first + count)))
+
+    def send_all(self, path: str, messages: Iterable[BrokeredMessage]) -> None:
+        """One after the other where their keys may lead to different fragments."""
+        sender = self.factory.create_message_sender(path)
+        waiting = list(messages)
+        keyed = any(message.session_id or message.partition_key for message in waiting)
+        for at in range(0, len(waiting), 1 if keyed else BATCH_SIZE):
+            sender.send_batch(waiting[at : at + (1 if keyed else BATCH_SIZE)])
+        sender.close()
+
+    def receive(self, path: str, count: int) -> list[BrokeredMessage]:
+        """Take some, for good."""
+        with self.factory.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE) as receiver:
+            taken: list[BrokeredMessage] = []
+            while len(taken) < count:
+                found = receiver.receive_batch(count - len(taken), TIMEOUT_S)
+                assert found, f"{len(taken)} of {count} came"
+                taken += found
+        return taken
+
+    def receiver(self, path: str, *, prefetch: int = 0) -> MessageReceiver:
+        return self.factory.create_message_receiver(path, prefetch=prefetch)
+
+    def purge(self, path: str) -> None:
+        from twinbus.client.sync.background_loop import run_blocking  # noqa: PLC0415
+
+        run_blocking(lambda: self.factory.inner.request(path, "twinbus:purge", {}, timeout_s=TIMEOUT_S))
+
+    def count(self, path: str) -> int:
+        """Active messages that are there."""
+        return self.server.message_counts(path)[0]
+
+    def close(self) -> None:
+        self.factory.close()

@@ -1,0 +1,18 @@
+"""All operations concurrently on one sender and receiver; `tests.campaigns.sdk_concurrency` repeats it often."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tests.campaigns.sdk_concurrency.operations import run_aio, run_sync
+
+if TYPE_CHECKING:
+    from tests.support.server_process import ServerProcess
+
+
+def test_each_call_of_threads_and_of_tasks_succeeds(server: ServerProcess) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for run in [pool.submit(run_sync, server), pool.submit(run_aio, server)]:
+            run.result()
+    server.check_log()

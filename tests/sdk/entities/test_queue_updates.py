@@ -1,0 +1,109 @@
+"""A queue is changed while it is used: what is new holds then, what cannot be is refused and alters nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+
+from tests.sdk.bus import body_of, receive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sdk.bus import Bus
+    from tests.support.server_process import ServerProcess
+
+SLACK = dt.timedelta(seconds=10)
+FOREVER_AND_A_DAY = "P10675200DT0S"
+REFUSED: dict[str, list[Any]] = {
+    "lock_duration": [dt.timedelta(days=25), dt.timedelta(seconds=4), dt.timedelta(0), "-PT30S", "PT5M0.001S"],
+    "default_message_time_to_live": [dt.timedelta(0), "-P1D", "PT0.999S"],
+    "duplicate_detection_history_time_window": [dt.timedelta(seconds=19), dt.timedelta(days=8), FOREVER_AND_A_DAY],
+    "auto_delete_on_idle": [dt.timedelta(minutes=4, seconds=59), "-PT10M"],
+    "max_delivery_count": [0, -1, 2**31],
+    "max_size_in_megabytes": [0, 1000, 10**9],
+    "status": ["Asleep"],
+    "user_metadata": ["x" * 1025],
+}
+
+
+def status_of(call: Callable[[], object]) -> int | None:
+    """Of the answer to what fails."""
+    with pytest.raises(HttpResponseError) as caught:
+        call()
+    return caught.value.status_code
+
+
+def test_locks_deliveries_and_lives_are_as_the_queue_is_described_now(bus: Bus, queue: str) -> None:
+    sender, receiver = bus.sender(queue), bus.receiver(queue)
+    dead_letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
+    [first] = receive(receiver, 1)
+    bus.update_queue(
+        queue,
+        lock_duration=dt.timedelta(minutes=5),
+        max_delivery_count=1,
+        default_message_time_to_live=dt.timedelta(hours=1),
+    )
+    now = dt.datetime.now(dt.UTC)
+    [second] = receive(receiver, 1)
+    assert abs(second.locked_until_utc - now - dt.timedelta(minutes=5)) < SLACK
+    assert abs(receiver.renew_message_lock(first) - now - dt.timedelta(minutes=5)) < SLACK
+    receiver.abandon_message(second)
+    assert [body_of(message) for message in receive(dead_letters, 1)] == [b"2"]
+    sender.send_messages(ServiceBusMessage("3"))
+    [third] = receive(receiver, 1)
+    assert (first.time_to_live, third.time_to_live) == (None, dt.timedelta(hours=1))
+    receiver.complete_message(first)
+
+
+def test_metadata_are_kept_as_they_are_written(every_bus: Bus, queue: str) -> None:
+    administration = every_bus.administration
+    assert administration.get_queue(queue).user_metadata is None
+    for text in (" <orders> & 'more' é中\n", "ü" * 1024):
+        every_bus.update_queue(queue, user_metadata=text)
+        assert administration.get_queue(queue).user_metadata == text
+
+
+def test_an_update_changes_nothing_that_it_does_not_name(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(
+        LockDuration="PT17S", MaxDeliveryCount="7", RequiresSession="true", RequiresDuplicateDetection="true"
+    )
+    before = dict(bus.administration.get_queue(queue))
+    bus.update_queue(queue, auto_delete_on_idle=dt.timedelta(minutes=9))
+    after = dict(bus.administration.get_queue(queue))
+    assert {name for name in before if before[name] != after[name]} == {"auto_delete_on_idle"}
+
+
+def test_what_is_set_at_creation_stays(bus: Bus, server: ServerProcess, queue: str) -> None:
+    with_all = server.create_queue(RequiresSession="true", RequiresDuplicateDetection="true")
+    for name, is_set in ((queue, False), (with_all, True)):
+        for fixed in ("requires_session", "requires_duplicate_detection"):
+            with pytest.raises(HttpResponseError, match="cannot be changed") as caught:
+                bus.update_queue(name, **{fixed: not is_set})
+            assert caught.value.status_code == 400
+            assert bus.administration.get_queue(name)[fixed] is is_set
+
+
+def test_what_no_queue_can_be_is_refused_when_it_is_made_and_when_it_is_changed(bus: Bus, queue: str) -> None:
+    administration = bus.administration
+    before = administration.get_queue(queue)
+    for name, values in REFUSED.items():
+        for change in [{name: value} for value in values]:
+            assert status_of(partial(administration.create_queue, f"{queue}-2", **change)) == 400, change
+            assert status_of(partial(administration.update_queue, before, **change)) == 400, change
+    assert dict(administration.get_queue(queue)) == dict(before)
+    with pytest.raises(ResourceNotFoundError):
+        administration.get_queue(f"{queue}-2")
+
+
+def test_a_queue_that_is_not_there_cannot_be_changed(bus: Bus, queue: str) -> None:
+    properties = bus.administration.get_queue(queue)
+    properties.name = "nowhere"
+    with pytest.raises(ResourceNotFoundError):
+        bus.administration.update_queue(properties)

@@ -1,0 +1,28 @@
+"""Each test is run with the SDK's sync client and with its aio client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sdk_administration.admin import CLIENTS, AdministrationClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture(params=CLIENTS)
+def admin(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[AdministrationClient]:
+    admin = AdministrationClient(request.param, server)
+    yield admin
+    admin.end()
+
+
+@pytest.fixture
+def topic(admin: AdministrationClient, name: str) -> str:
+    """A topic of the test's own."""
+    admin.create_topic(name)
+    return name

@@ -1,0 +1,66 @@
+"""A failed login is told the same way whether the key's name or its secret is wrong, and leaves a line in the log."""
+
+from __future__ import annotations
+
+import re
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.raw_client import connect_raw
+from tests.support.server_process import TIMEOUT_S
+from twinbus.amqp.sasl import Credentials
+
+if TYPE_CHECKING:
+    from tests.support.server_process import ServerProcess
+
+WRONG = "bm90LXRoZS1zZWNyZXQtb2YtYW55LWtleQ"
+MISTAKEN = "c2VjcmV0LXRoYXQtd2FzLXR5cGVkLWFzLWEtbmFtZQ"
+
+
+def over_http(server: ServerProcess, queue: str, key_name: str) -> tuple[int, str]:
+    connection = HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
+    try:
+        token = server.token(queue, key=WRONG, key_name=key_name)
+        connection.request("POST", f"/{queue}/messages", "x", {"Authorization": token})
+        answer = connection.getresponse()
+        return answer.status, re.sub("TrackingId:[0-9a-f-]+", "", answer.read().decode())
+    finally:
+        connection.close()
+
+
+async def over_cbs(server: ServerProcess, queue: str, key_name: str) -> tuple[int, str]:
+    async with connect_raw(server, Credentials.anonymous()) as client:
+        properties = {"operation": "put-token", "name": f"sb://{server.host}/{queue}", "type": "jwt"}
+        found = await client.request_status("$cbs", properties, server.token(queue, key=WRONG, key_name=key_name))
+        return int(found["status-code"]), str(found["status-description"])
+
+
+async def over_sasl(server: ServerProcess, _queue: str, key_name: str) -> tuple[int, str]:
+    with pytest.raises(AssertionError, match="it was not let in"):
+        async with connect_raw(server, Credentials.plain(key_name, WRONG)):
+            pass
+    return 401, ""
+
+
+@pytest.mark.parametrize("way", ["http", "cbs", "sasl"])
+async def test_no_answer_says_which_names_there_are_and_the_log_has_each(
+    server: ServerProcess, queue: str, way: str
+) -> None:
+    server.check_log()
+    told = []
+    for name in (server.key_name, MISTAKEN):
+        if way == "http":
+            told.append(over_http(server, queue, name))
+        else:
+            told.append(await (over_cbs if way == "cbs" else over_sasl)(server, queue, name))
+    assert told[0] == told[1]
+    assert told[0][0] == 401
+    lines = [line for line in server.check_log().splitlines() if "a login failed" in line]
+    assert [re.findall("way=([a-z]+) .*key_name=([A-Za-z]+) ", line) for line in lines] == [
+        [(way, server.key_name)],
+        [(way, "unknown")],
+    ]
+    assert all("client=127." in line for line in lines)
+    assert not any(secret in line for line in lines for secret in (WRONG, MISTAKEN))

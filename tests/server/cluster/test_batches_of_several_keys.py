@@ -1,0 +1,96 @@
+"""A batch of several keys whose fragments two broker processes have: all of them are asked before any stores."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.multi_process_server import connect_client, connected_worker
+from tests.support.partitioned_namespace import key_for_fragment, one_per_fragment
+from tests.support.server_process import QUEUE_ENTRY
+from twinbus.client import BrokeredMessage
+from twinbus.model.errors import QuotaExceeded
+
+if TYPE_CHECKING:
+    from tests.support.multi_process_server import MultiProcessServer
+    from twinbus.client import MessageSender
+
+SUBSCRIPTIONS = 64
+BODY = b"x" * 250_000
+FLAG = "<EnablePartitioning>true</EnablePartitioning>"
+
+
+async def test_q27_nothing_is_stored_of_a_batch_that_a_fragment_of_the_other_process_has_no_room_for(
+    two_workers: MultiProcessServer,
+) -> None:
+    _make_topic(two_workers, "crowded")
+    async with connect_client(two_workers) as factory:
+        sender = factory.create_message_sender("crowded")
+        await sender.send(BrokeredMessage("connects"))
+        full = 1 - connected_worker(
+            two_workers
+        )  # one of the fragments of the process that the client is not connected to
+        await _fill(sender, key_for_fragment(full))
+        before = _count(two_workers, "crowded/subscriptions/0")
+        with pytest.raises(QuotaExceeded, match=f"fragment {full}:"):
+            await sender.send_batch(one_per_fragment())
+        assert _count(two_workers, "crowded/subscriptions/0") == before
+        await sender.send_batch(
+            [message for message in one_per_fragment() if message.partition_key != key_for_fragment(full)]
+        )
+        assert _count(two_workers, "crowded/subscriptions/0") == before + 15
+
+
+async def test_r113_messages_that_follow_a_batch_on_a_link_do_not_overtake_it_while_the_other_process_is_asked(
+    two_workers: MultiProcessServer,
+) -> None:
+    queue = two_workers.create_queue(EnablePartitioning="true")
+    async with connect_client(two_workers) as factory:
+        client = factory.create_queue_client(queue)
+        await client.send(BrokeredMessage("connects"))
+        holder = connected_worker(two_workers)
+        near, far = key_for_fragment(holder), key_for_fragment(1 - holder)
+        two_workers.signal_worker(1 - holder, signal.SIGSTOP)
+        try:
+            batch = [BrokeredMessage("0", partition_key=key) for key in (near, far)]
+            sends = [asyncio.ensure_future(client.send_batch(batch))]
+            for number in range(1, 4):
+                await asyncio.sleep(0)  # one after the other, none answered yet
+                message = BrokeredMessage(f"{number}", partition_key=near)
+                sends.append(asyncio.ensure_future(client.send(message)))
+            other = BrokeredMessage("other", partition_key=key_for_fragment(holder + 2))
+            await asyncio.wait_for(client.send(other), 10)  # no message of its fragment waits
+            assert not any(send.done() for send in sends)
+        finally:
+            two_workers.signal_worker(1 - holder, signal.SIGCONT)
+        await asyncio.gather(*sends)
+        found = await client.peek_batch(100, from_sequence_number=0)
+        assert [one.text for one in found if one.partition_key == near] == ["0", "1", "2", "3"]
+
+
+def _make_topic(server: MultiProcessServer, topic: str) -> None:
+    """A body counts once for each subscription, and is on disk once: a gigabyte is soon full."""
+    server.request("PUT", topic, QUEUE_ENTRY.format(FLAG).replace("QueueDescription", "TopicDescription"), expected=201)
+    for number in range(SUBSCRIPTIONS):
+        server.create_entity(f"{topic}/subscriptions/{number}", "SubscriptionDescription")
+
+
+async def _fill(sender: MessageSender, key: str) -> None:
+    """Until the fragment of a key takes no more."""
+    while True:
+        sends = [sender.send(BrokeredMessage(BODY, partition_key=key)) for _ in range(16)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        errors = [outcome for outcome in outcomes if outcome is not None]
+        assert all(isinstance(error, QuotaExceeded) for error in errors), errors
+        if errors:
+            return
+
+
+def _count(server: MultiProcessServer, subscription: str) -> int:
+    found = re.search(r"ActiveMessageCount>(\d+)<", server.request("GET", subscription, expected=200))
+    assert found is not None
+    return int(found[1])

@@ -1,0 +1,30 @@
+"""Q17: a worker that was killed knows what an exclusive receiver of its queues had, wherever that is connected."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.server.amqp.test_exclusive_receiver_takeover import counts
+from tests.support.entity_operations import attach_exclusive_receiver, message_ids, order_ids, send_orders
+from tests.support.multi_process_server import run_multi_process_server
+from tests.support.raw_client import connect_raw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_q17_messages_that_a_killed_worker_had_delivered_say_so_when_they_come_again(tmp_path: Path) -> None:
+    with run_multi_process_server(tmp_path, workers=2) as server:
+        queues = [server.create_queue() for _ in range(4)]  # in stores of both
+        async with connect_raw(server) as first:
+            for queue in queues:
+                await send_orders(first, queue, [1, 2])
+                assert len(await first.receive(await attach_exclusive_receiver(first, queue, 1))) == 1
+            server.wait_for_replacement(1, server.signal_worker(1, signal.SIGKILL))
+            server.wait_until_healthy()
+        async with connect_raw(server) as second:
+            for queue in queues:
+                found = await second.receive(await attach_exclusive_receiver(second, queue, 2), 2)
+                assert message_ids(found) == order_ids(1, 2)
+                assert (counts(found)[0] or 0) > 0, queue

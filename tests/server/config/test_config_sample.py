@@ -1,0 +1,118 @@
+"""`twinbus config sample` prints a file that is valid and has every setting in it, with its default."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.server.config.applied_config import apply_config
+from twinbus.cli.main import app
+from twinbus.model.limits import NamespaceLimits
+from twinbus.model.queue import QueueDescription
+from twinbus.model.topic import SubscriptionDescription, TopicDescription
+from twinbus.server.config import emulator, toml
+from twinbus.server.config.file import read_config
+from twinbus.server.config.settings import ServeSettings
+from twinbus.server.config.toml import SECRET_KEYS
+
+NOT_IN_A_FILE = {"sync", "emulator_key", "keys", "plan", "limits"}
+"""Of the settings: the first two are options only, the others are tables."""
+
+
+@pytest.fixture(scope="module")
+def sample() -> str:
+    result = CliRunner().invoke(app, ["config", "sample"])
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def uncommented(sample: str) -> str:
+    """With what has no default: lines with a # that no blank follows."""
+    return re.sub(r"^#(?=[\[a-z])", "", sample, flags=re.MULTILINE)
+
+
+def test_every_setting_of_a_server_can_be_in_a_file() -> None:
+    assert {field for field, _ in toml.SETTING_READERS.values()} == {
+        field.name for field in fields(ServeSettings) if field.name not in NOT_IN_A_FILE
+    }
+
+
+def test_every_setting_is_in_the_sample_with_its_default(sample: str, tmp_path: Path) -> None:
+    assert set(toml.SETTING_READERS) <= set(tomllib.loads(uncommented(sample)))
+    written = tomllib.loads(sample)
+    found = settings_of(sample, tmp_path)
+    for key, (name, _) in toml.SETTING_READERS.items():
+        default = {field.name: field.default for field in fields(ServeSettings)}[name]
+        if default is MISSING:
+            assert key in {"name", "data"}
+        elif default is None:
+            assert key not in written
+        else:
+            assert found[name] == default, key
+
+
+def test_every_limit_is_in_the_sample_with_its_default(sample: str, tmp_path: Path) -> None:
+    assert list(tomllib.loads(sample)["limits"]) == [field.name for field in fields(NamespaceLimits)]
+    assert settings_of(sample, tmp_path)["limits"] == NamespaceLimits()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("orders", QueueDescription),
+        ("events", TopicDescription),
+        ("events/Subscriptions/all", SubscriptionDescription),
+    ],
+)
+def test_every_property_is_in_the_sample_with_its_default(sample: str, tmp_path: Path, path: str, kind: type) -> None:
+    (entity,) = [one for one in settings_of(sample, tmp_path)["plan"].entities if one.path == path]
+    defaults = {field.name: field.default for field in fields(kind) if field.name != "authorization_rules"}
+    assert entity.properties.values == defaults
+
+
+async def test_a_server_starts_with_it(sample: str, tmp_path: Path) -> None:
+    held = await apply_config(tmp_path, "twinbus.toml", sample)
+    assert set(held) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/urgent"}
+    assert set(held["events/Subscriptions/urgent"].rules) == {"by-expression", "by-values"}
+
+
+def test_it_is_also_valid_with_all_that_has_no_default(
+    sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPLICATION_KEY", "bG9uZy1lbm91Z2gtc2VjcmV0")
+    monkeypatch.setenv("ORDERS_SENDER_KEY", "bG9uZy1lbm91Z2gtc2VjcmV0")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "application").write_text("b3RoZXItc2VjcmV0LW90aGVy\n")
+    found = settings_of(uncommented(sample), tmp_path)
+    ServeSettings(**found)
+    assert [key.name for key in found["keys"]] == ["application"]
+    assert [rule.name for rule in found["plan"].entities[0].properties.values["authorization_rules"]] == ["sender"]
+
+
+def test_every_key_is_told(sample: str) -> None:
+    for key in (*SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001  # nobody else has them
+        assert key in sample
+
+
+def test_the_page_on_configuration_tells_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    kinds = (QueueDescription, TopicDescription, SubscriptionDescription)
+    properties = {key for kind in kinds for key in toml.entity_keys(kind)}
+    for key in (*toml.SETTING_READERS, *properties, *SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001
+        assert f"`{key}`" in page, key
+    for limit in fields(NamespaceLimits):
+        assert f"| `{limit.name}` | {limit.default} |" in page
+    for key in (*emulator._QUEUE_KEYS, *emulator._CORRELATION_KEYS, *emulator._FILTER_KEYS):  # noqa: SLF001
+        assert f"`{key}`" in page, key
+
+
+def settings_of(content: str, folder: Path) -> dict[str, Any]:
+    file = folder / "sample.toml"
+    file.write_text(content)
+    return read_config(file, None)

@@ -1,0 +1,126 @@
+"""What receivers see of an outage: nothing new. What they have they can settle, and nothing is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.entity_operations import (
+    accept_session,
+    browse,
+    defer,
+    lock_token_of,
+    message_ids,
+    order_ids,
+    peek,
+    request_management,
+    send_orders,
+)
+from tests.support.raw_client import LinkRefused, connect_raw
+from twinbus.amqp.outcomes import ACCEPTED, Modified
+
+if TYPE_CHECKING:
+    from tests.server.outage_switch.switch_client import OutageSwitchClient
+    from tests.support.server_process import ServerProcess
+
+
+@pytest.mark.parametrize("kind", ["refuse", "busy", "silent"])
+async def test_a_receiver_that_is_there_gets_nothing_meanwhile_and_the_rest_then(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str
+) -> None:
+    async with connect_raw(server) as client:
+        await send_orders(client, queue, [1, 2, 3])
+        link = await client.attach_receiver(queue)
+        [first] = await client.receive(link)
+        switch.begin(queue, kind=kind)
+        assert await client.drain(link) == []
+        assert await client.settle(link, first, ACCEPTED) is None
+        link.grant(10)
+        switch.end(queue)
+        await client.wait_until(lambda: len(client.received(link)) == 3)
+        assert message_ids(client.received(link)) == order_ids(1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", ["refuse", "busy", "silent"])
+async def test_what_is_out_is_settled_and_renewed_by_request_too(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str
+) -> None:
+    async with connect_raw(server) as client:
+        await send_orders(client, queue, [1, 2])
+        link = await client.attach_receiver(queue)
+        first, second = await client.receive(link, 2)
+        switch.begin(queue, kind=kind)
+        assert (
+            await request_management(client, queue, "com.microsoft:renew-lock", {"lock-tokens": [lock_token_of(first)]})
+        ).status == 200
+        tokens = {"disposition-status": "completed", "lock-tokens": [lock_token_of(first)]}
+        assert (await request_management(client, queue, "com.microsoft:update-disposition", tokens)).status == 200
+        assert await client.settle(link, second, Modified(delivery_failed=True)) is None
+        switch.end(queue)
+    assert server.message_counts(queue) == (1, 0)
+
+
+async def test_who_has_a_session_keeps_it_with_its_state(server: ServerProcess, switch: OutageSwitchClient) -> None:
+    queue = server.create_queue(RequiresSession="true")
+    async with connect_raw(server) as client:
+        await send_orders(client, queue, [1], session="a")
+        link = await accept_session(client, queue, "a")
+        [delivery] = await client.receive(link)
+        switch.begin(queue)
+        session = {"session-id": "a"}
+        assert (await request_management(client, queue, "com.microsoft:renew-session-lock", session)).status == 200
+        body = {**session, "session-state": b"half"}
+        assert (await request_management(client, queue, "com.microsoft:set-session-state", body)).status == 200
+        found = await request_management(client, queue, "com.microsoft:get-session-state", session)
+        assert found.body["session-state"] == b"half"
+        assert await client.settle(link, delivery, ACCEPTED) is None
+        with pytest.raises(LinkRefused, match="amqp:internal-error"):
+            await accept_session(client, queue, "b")
+
+
+@pytest.mark.parametrize(("kind", "condition"), [("refuse", "amqp:internal-error"), ("busy", "server-busy")])
+async def test_who_comes_to_receive_or_to_look_is_refused(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, condition: str
+) -> None:
+    async with connect_raw(server) as client:
+        await send_orders(client, queue, [1])
+        link = await client.attach_receiver(queue)
+        number = await defer(client, link, (await client.receive(link))[0])
+        await client.detach(link)
+        switch.begin(queue, kind=kind)
+        for path in (queue, f"{queue}/$DeadLetterQueue"):
+            with pytest.raises(LinkRefused, match=condition):
+                await client.attach_receiver(path)
+        with pytest.raises(LinkRefused, match=condition):
+            await browse(client, queue)
+        wanted = {"sequence-numbers": [number]}
+        assert (
+            await request_management(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
+        ).status == 503
+        assert (await request_management(client, queue, "twinbus:purge", {"state": "deferred"})).status == 503
+        switch.end(queue)
+        assert message_ids(await peek(client, queue)) == order_ids(1)
+
+
+def test_over_http_nothing_is_received_and_what_is_out_is_settled(switch: OutageSwitchClient, queue: str) -> None:
+    for _ in range(2):
+        assert switch.send(queue, b"body").status == 201
+    place = switch.peek_lock(queue).location
+    switch.begin(queue)
+    assert switch.peek_lock(queue).status == switch.receive_and_delete(queue).status == 503
+    assert switch.request("DELETE", place).status == 200
+    switch.end(queue)
+    assert switch.server.message_counts(queue) == (1, 0)
+
+
+def test_a_subscription_is_silent_with_its_topic(server: ServerProcess, switch: OutageSwitchClient, queue: str) -> None:
+    topic = f"topic-of-{queue}"
+    server.create_entity(topic, "TopicDescription")
+    server.create_entity(f"{topic}/subscriptions/all", "SubscriptionDescription")
+    assert switch.send(topic, b"body").status == 201
+    switch.begin(topic)
+    assert switch.send(topic).status == 503
+    assert switch.peek_lock(f"{topic}/subscriptions/all").status == 503
+    switch.end(topic)
+    assert switch.receive_and_delete(f"{topic}/subscriptions/all").body == b"body"

@@ -1,0 +1,217 @@
+"""Ports without TLS can be closed, and are open to other machines only where they are named."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.server.websocket.raw_websocket import frame, request
+from twinbus.amqp.frames import SASL_FRAME, SASL_HEADER
+from twinbus.amqp.frames import frame as amqp_frame
+from twinbus.amqp.sasl import Credentials, SaslCode, SaslInit, SaslMechanisms, SaslOutcome
+from twinbus.cli.main import app
+from twinbus.client.connection_string import ConnectionString
+from twinbus.server.config.settings import InvalidSetting, ServeSettings
+from twinbus.server.runtime.data_directory import DataDirectory
+from twinbus.server.runtime.single_process import SingleProcessServer
+from twinbus.server.tls.plaintext import is_loopback
+from twinbus.server.websocket.frames import Opcode
+from twinbus.testing import InMemoryNamespace, in_virtual_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+
+    from twinbus.server.runtime.ready_file import ReadyFile
+
+ANYWHERE = "0.0.0.0"  # noqa: S104  # nothing listens there
+NO_NAME_OF_LOOPBACK = "127.1"
+"""Leads to 127.0.0.1, and is none of the names by which a server knows that."""
+ADVICE = "is reached from other machines: add --plaintext amqp, or make --amqp-port none"
+PORTS = dict.fromkeys(("amqp_port", "amqps_port", "http_port", "https_port"), 0)
+
+
+def settings(**options: Any) -> ServeSettings:  # noqa: ANN401  # any option
+    return ServeSettings(**{"name": "contoso", "data": Path("data"), **options})
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, **options: Any) -> AsyncIterator[ReadyFile]:  # noqa: ANN401  # any option
+    chosen = settings(**{"data": folder / "data", "min_free_bytes": 0, "stores": 1, **PORTS, **options})
+    with DataDirectory(chosen.data) as data:
+        async with contextlib.AsyncExitStack() as stack:
+            yield await SingleProcessServer(chosen, data).start(stack)
+
+
+# --- which ports are open ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "ways"),
+    [
+        ({}, ("amqp", "amqps", "http", "https")),
+        ({"host": "127.8.9.10"}, ("amqp", "amqps", "http", "https")),
+        ({"host": "::1"}, ("amqp", "amqps", "http", "https")),
+        ({"host": "localhost"}, ("amqp", "amqps", "http", "https")),
+        ({"host": ANYWHERE}, ("amqps", "https")),
+        ({"host": "::"}, ("amqps", "https")),
+        ({"host": "192.0.2.1"}, ("amqps", "https")),
+        ({"host": "bus.example"}, ("amqps", "https")),
+        ({"host": ANYWHERE, "plaintext": ("http",)}, ("amqps", "http", "https")),
+        ({"host": ANYWHERE, "plaintext": ("amqp", "http")}, ("amqp", "amqps", "http", "https")),
+        ({"host": ANYWHERE, "plaintext": ("amqp",), "amqp_port": None}, ("amqps", "https")),
+        ({"amqp_port": None, "https_port": None}, ("amqps", "http")),
+    ],
+)
+def test_without_tls_only_loopback_and_what_is_named(options: dict[str, Any], ways: tuple[str, ...]) -> None:
+    assert settings(**options).open_protocols == ways
+
+
+def test_a_server_without_any_port_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match="no port would be open"):
+        settings(host=ANYWHERE, amqps_port=None, https_port=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            "--amqp-port 5672",
+            f"--amqp-port 5672: it has no TLS, and --host {ANYWHERE} {ADVICE}",
+        ),
+        ("--plaintext amqps", "--plaintext 'amqps': it can be amqp, http"),
+        ("--https-port nine", "--https-port 'nine': is no port; give a number, 0 for any free one, or none"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_2(options: str, line: str) -> None:
+    command = ["serve", "contoso", "--data=d", f"--host={ANYWHERE}", *options.split()]
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, result.stderr) == (2, f"twinbus serve: {line}\n")
+
+
+# --- what is served then ----------------------------------------------------------------------------------------------
+
+
+async def test_beyond_loopback_clients_find_tls_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path, host=NO_NAME_OF_LOOPBACK) as ready:
+        assert (ready.amqp_port, ready.http_port) == (None, None)
+        messaging = ConnectionString.parse(ready.connection_string or "")
+        assert (messaging.port, messaging.is_emulator) == (ready.amqps_port, False)
+        administration = ConnectionString.parse(ready.admin_connection_string or "")
+        assert administration.port == ready.https_port
+        tls = ssl.create_default_context(cafile=ready.ca_file)
+        async with httpx.AsyncClient(verify=tls) as client:
+            answer = await client.get(f"https://localhost:{ready.https_port}/health")
+        assert answer.json()["status"] == "ok"
+    assert warnings(caplog, "plaintext") == [
+        f"the {way} port is not opened: it has no TLS, and 127.1 is reached from other machines. Use {way}s, or open "
+        f"it with --plaintext {way}"
+        for way in ("amqp", "http")
+    ]
+
+
+async def test_what_is_named_is_open_and_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"host": NO_NAME_OF_LOOPBACK, "plaintext": ("http",), "amqp_port": None, "amqps_port": None}
+    async with serving(tmp_path, **options) as ready:
+        assert (ready.amqp_port, ready.amqps_port, ready.connection_string) == (None, None, None)
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{ready.http_port}/health")
+        assert answer.json()["status"] == "ok"
+    assert warnings(caplog, "plaintext") == [
+        f"--plaintext http: port {ready.http_port} of 127.1 is open without TLS: the network can read keys and messages"
+    ]
+
+
+def warnings(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and word in one.getMessage()]
+
+
+# --- SASL PLAIN -------------------------------------------------------------------------------------------------------
+
+
+async def talk(namespace: InMemoryNamespace, said: Sequence[bytes], *, websocket: bool) -> bytes:
+    """What a client of another machine hears for each of these, said one after the other."""
+    reader, writer = await asyncio.open_connection(namespace.host, 5300 if websocket else 5672)
+    if websocket:
+        writer.write(request())
+        await reader.readuntil(b"\r\n\r\n")
+    received = b""
+    for data in said:
+        writer.write(frame(Opcode.BINARY, data) if websocket else data)
+        with contextlib.suppress(TimeoutError):
+            received += await asyncio.wait_for(reader.read(65_536), 1)
+    writer.close()
+    return received
+
+
+def plain_init(namespace: InMemoryNamespace) -> bytes:
+    where = ConnectionString.parse(namespace.connection_string)
+    shown = Credentials.plain(where.key_name or "", where.key or "")
+    init = SaslInit(mechanism=shown.mechanism, initial_response=shown.initial_response)
+    return amqp_frame(0, init.encode(), SASL_FRAME)
+
+
+def offer(*mechanisms: str) -> bytes:
+    return SASL_HEADER + amqp_frame(0, SaslMechanisms(sasl_server_mechanisms=mechanisms).encode(), SASL_FRAME)
+
+
+def outcome(code: SaslCode) -> bytes:
+    return amqp_frame(0, SaslOutcome(outcome=code).encode(), SASL_FRAME)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+@pytest.mark.parametrize("plaintext", [(), ("http",)])
+@in_virtual_time
+async def test_a_client_on_another_machine_is_not_asked_for_its_key_without_tls(
+    plaintext: Collection[str], *, websocket: bool
+) -> None:
+    async with InMemoryNamespace(host="127.0.0.1", plaintext=plaintext) as namespace:
+        received = await talk(namespace, [SASL_HEADER], websocket=websocket)
+    assert received.endswith(offer("MSSBCBS", "ANONYMOUS"))
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+@pytest.mark.parametrize("plaintext", [(), ("http",)])
+@in_virtual_time
+async def test_a_key_is_not_taken_from_another_machine_without_tls(
+    caplog: pytest.LogCaptureFixture, plaintext: Collection[str], *, websocket: bool
+) -> None:
+    async with InMemoryNamespace(host="127.0.0.1", plaintext=plaintext) as namespace:
+        received = await talk(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
+    assert outcome(SaslCode.AUTH) in received
+    (warning,) = warnings(caplog, "SASL")
+    assert "PLAIN is not offered to other machines without TLS" in warning
+    assert "start the server with --plaintext amqp" in warning
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+@in_virtual_time
+async def test_where_amqp_is_named_a_key_is_asked_for_and_taken_without_tls(*, websocket: bool) -> None:
+    async with InMemoryNamespace(host="127.0.0.1", plaintext=("amqp", "http")) as namespace:
+        received = await talk(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
+    assert offer("MSSBCBS", "PLAIN", "ANONYMOUS") in received
+    assert outcome(SaslCode.OK) in received
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.99.1.2", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.0.2.1", False),
+        ("::ffff:192.0.2.1", False),
+        ("fe80::1%lo", False),
+        ("localhost", False),
+    ],
+)
+def test_which_addresses_are_of_this_machine_alone(host: str, *, expected: bool) -> None:
+    assert is_loopback(host) is expected

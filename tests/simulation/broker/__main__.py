@@ -1,0 +1,22 @@
+"""Command: python -m tests.simulation.broker [--runs N] [--steps N] [--minutes M] [--seed S] [--trace]."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "src"))  # compiled files have their limits built in: a run sets them
+
+from tests.simulation.broker.run import run
+from tests.simulation.seeded_runs import make_parser, run_command
+
+PROG = "python -m tests.simulation.broker"
+
+
+def main() -> int:
+    parser = make_parser(PROG, "Runs a whole broker on simulated disks, and looks for losses.")
+    return run_command(run, PROG, parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

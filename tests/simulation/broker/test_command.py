@@ -1,0 +1,28 @@
+"""The command says which seed failed and how to repeat it, and a seed means the same steps in every process."""
+
+from __future__ import annotations
+
+from tests.simulation.command_checks import (
+    assert_a_run_that_fails_says_how_to_repeat_it,
+    assert_a_seed_means_the_same_steps_in_every_process,
+    run_python,
+)
+
+PLANTED = """
+from twinbus.broker.window import Window
+Window.put_back = lambda self, sequence, record: self.ready.append((sequence, record))
+"""
+
+
+def test_a_seed_means_the_same_steps_in_every_process() -> None:
+    assert_a_seed_means_the_same_steps_in_every_process("tests.simulation.broker")
+
+
+def test_runs_that_find_nothing_say_so() -> None:
+    ran = run_python("-m", "tests.simulation.broker", "--runs", "20", "--seed", "20000", "--processes", "2")
+    assert ran.stdout.splitlines()[-1].startswith("20 runs of ")
+    assert "0 failed, from seed 20000" in ran.stdout
+
+
+def test_a_run_that_fails_says_how_to_repeat_it() -> None:
+    assert_a_run_that_fails_says_how_to_repeat_it("tests.simulation.broker", PLANTED, runs=20)

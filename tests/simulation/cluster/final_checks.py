@@ -1,0 +1,150 @@
+"""The end of a run: all works again, all are answered, everything is received and completed, and nothing is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.broker.payloads import read_delivery
+from tests.simulation.cluster.invariants import check_settled
+from tests.simulation.cluster.receivers import SimulatedReceiver, SimulatedSessionReceiver
+from tests.simulation.cluster.settlements import settle
+from tests.simulation.cluster.simulation import LOCK_S
+from tests.support.delivery_checker.problems import Violation
+from twinbus.broker.fragment.fragment import Fragment
+from twinbus.broker.ports.settlement import Disposition
+from twinbus.model.errors import ServiceBusError, StoreUnavailable
+from twinbus.model.path import SubQueue
+
+if TYPE_CHECKING:
+    from tests.simulation.broker.payloads import DeliveryFields
+    from tests.simulation.cluster.process import Process
+    from tests.simulation.cluster.simulation import ClusterSimulation
+
+MAX_ROUNDS = 400
+
+
+def finish(simulation: ClusterSimulation) -> None:
+    recover_all(simulation)
+    for seconds in (1.0, 0.3):  # who waits for a silent one is told in time
+        simulation.pass_time(seconds)
+        recover_all(simulation)
+    check_settled(simulation)
+    simulation.checker.check_answered()
+    for process in simulation.running_processes:
+        for deal in list(process.open_transactions):
+            deal.roll_back()
+        for taker in list(process.receivers):
+            taker.leave()
+        for reader in list(process.browsers):
+            reader.leave()
+    check_settled(simulation)
+    simulation.pass_time(LOCK_S + 1)
+    recover_all(simulation)
+    simulation.given_locks.clear()
+    _receive_deferred(simulation)
+    for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER):
+        _receive_all(simulation, sub_queue)
+    check_settled(simulation)
+    left = [
+        (process.number, fragment.number, sub_queue.name, fragment.active_count)
+        for process in simulation.running_processes
+        for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)
+        for fragment in process.fragments(sub_queue)
+        if isinstance(fragment, Fragment) and fragment.active_count
+    ]
+    if left:
+        raise Violation(f"not received: {left}")
+    simulation.checker.check_all_received()
+
+
+def recover_all(simulation: ClusterSimulation) -> None:
+    """All are there, and all of their stores work."""
+    for _ in range(MAX_ROUNDS):
+        for number, process in enumerate(simulation.processes):
+            if process is None:
+                simulation.start(number)
+            elif process.is_silent:
+                simulation.make_responsive(process)
+        for process in simulation.running_processes:
+            for store in process.stores:
+                process.go_on(store)
+                if store in process.closed:
+                    process.reopen(store)
+        simulation.run_until_idle()
+        if simulation.is_complete:
+            return
+        simulation.pass_time(0.001)
+    raise Violation("not all work again")
+
+
+def _receive_all(simulation: ClusterSimulation, sub_queue: SubQueue) -> None:
+    has_sessions = simulation.description.requires_session and sub_queue is SubQueue.MAIN
+    for _ in range(MAX_ROUNDS):
+        process = simulation.random.choice(simulation.running_processes)
+        number = next(simulation.numbers)
+        taker = (
+            SimulatedSessionReceiver(process, number)
+            if has_sessions
+            else SimulatedReceiver(process, number, sub_queue=sub_queue)
+        )
+        taker.grant(1_000)
+        if not _complete_all(simulation, process):
+            check_settled(simulation)
+            taker.leave()
+            return
+        taker.leave()
+    raise Violation("there is always more to receive")
+
+
+def _complete_all(simulation: ClusterSimulation, process: Process) -> bool:
+    """All that is given is completed. False if that was nothing."""
+    was_given = False
+    for _ in range(MAX_ROUNDS):
+        simulation.pass_time(0.3)
+        recover_all(simulation)
+        held, simulation.given_locks = simulation.given_locks, []
+        if not held:
+            return was_given
+        was_given = True
+        settle(process, held, Disposition.COMPLETE)
+        recover_all(simulation)
+    raise Violation("there is always more to complete")
+
+
+def _receive_deferred(simulation: ClusterSimulation) -> None:
+    """What was set aside is found by way of any process, and received from the one that has it."""
+    for number in range(len(simulation.running_processes[0].parts())):
+        for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER):
+            for _ in range(MAX_ROUNDS):  # a store that was to fail may do so only now
+                readings = _find_deferred(simulation, number, sub_queue)
+                if not readings:
+                    break
+                _receive_deferred_messages(simulation, number, sub_queue, readings)
+
+
+def _find_deferred(simulation: ClusterSimulation, number: int, sub_queue: SubQueue) -> list[DeliveryFields]:
+    pages: list[list[bytes] | ServiceBusError] = []
+    near = simulation.random.choice(simulation.running_processes).fragments(sub_queue)[number]
+    near.browser.peek(0, 10_000, 10**9, pages.append, deferred_only=True)
+    recover_all(simulation)
+    (page,) = pages
+    if isinstance(page, ServiceBusError):
+        raise Violation(f"deferred messages are not found: {page}")
+    return [read_delivery(payload) for payload in page]
+
+
+def _receive_deferred_messages(
+    simulation: ClusterSimulation, number: int, sub_queue: SubQueue, readings: list[DeliveryFields]
+) -> None:
+    owner = simulation.owner_of(number)
+    assert owner is not None
+    answers: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
+    sequences = [reading.sequence for reading in readings]
+    owner.fragments(sub_queue)[number].local.deferral.receive(sequences, answers.append, receive_and_delete=True)
+    recover_all(simulation)
+    (found,) = answers
+    if isinstance(found, ServiceBusError) and not isinstance(found, StoreUnavailable):
+        raise Violation(f"deferred messages are not received: {found}")
+    is_done = not isinstance(found, ServiceBusError)
+    for reading in readings:
+        simulation.checker.deferred_received(reading, is_dead=sub_queue is SubQueue.DEAD_LETTER, is_done=is_done)

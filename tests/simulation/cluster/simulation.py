@@ -1,0 +1,252 @@
+"""Several processes that have a namespace together, their disks, and what is on its way between them.
+
+Owns: which of them live, and what happens next. Nothing in it happens by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+from typing import TYPE_CHECKING
+
+from tests.simulation.cluster.checker import ClusterChecker
+from tests.simulation.cluster.peer_connection import PeerConnection
+from tests.simulation.cluster.process import Process, run_step
+from tests.support.delivery_checker.problems import Violation
+from twinbus.model.partition_key import fragment_of
+from twinbus.model.path import SubQueue
+from twinbus.model.queue import QueueDescription
+from twinbus.store.memory import MemoryDisk
+from twinbus.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.broker.settings import Settings
+    from tests.simulation.cluster.message_copies import Lock
+    from tests.simulation.cluster.receivers import SimulatedReceiver
+
+MAX_STEPS = 40_000
+"""Calls, words and store steps until nothing is left to do: more is a loop without end."""
+LOCK_S = 60.0
+
+
+class ClusterSimulation:
+    def __init__(self, random: Random, settings: Settings, *, processes: int | None, is_tracing: bool) -> None:
+        """With so many `processes`; a queue of one alone is partitioned, over several disks. None: two or three."""
+        self.random = random
+        self.settings = settings
+        self.is_tracing = is_tracing
+        self.clock = FakeClock()
+        self.count = processes or random.choice((2, 2, 3))
+        disks = (self.count, 4, 2 * self.count) if self.count > 1 else (1, 2, 4, 4)
+        self.disks = [MemoryDisk() for _ in range(random.choice(disks))]
+        few = random.random() < 0.2
+        self.description = QueueDescription(
+            enable_partitioning=random.random() < 0.75 or self.count == 1,
+            requires_session=random.random() < 0.4 and self.count > 1,
+            max_delivery_count=3 if few else 1_000_000,
+        )
+        self._plain_store = random.randrange(len(self.disks))
+        self.checker = ClusterChecker(len(self.disks), self.clock.wall_ms, self.store_of)
+        self.checker.dead_letters_often, self.checker.is_plain = few, not self.description.enable_partitioning
+        self.checker.is_single_process = self.count == 1
+        self.given_locks: list[Lock] = []
+        """What receivers were given and have not settled."""
+        self.numbers = count(1)
+        self.processes: list[Process | None] = [None] * self.count
+        self.connections: list[PeerConnection] = []
+        for number in range(self.count):
+            self.start(number)
+
+    def trace(self, line: str) -> None:
+        if self.is_tracing:
+            sys.stdout.write(f"{self.clock.monotonic_s():10.3f}  {line}\n")
+
+    # --- where things are ---------------------------------------------------------------------------------------------
+
+    def stores_of(self, process: int) -> list[int]:
+        return list(range(process, len(self.disks), self.count))
+
+    def store_of(self, fragment: int) -> int:
+        return fragment % len(self.disks) if self.description.enable_partitioning else self._plain_store
+
+    @property
+    def running_processes(self) -> list[Process]:
+        return [process for process in self.processes if process is not None]
+
+    @property
+    def responsive_processes(self) -> list[Process]:
+        return [process for process in self.running_processes if not process.is_silent]
+
+    @property
+    def receivers(self) -> list[SimulatedReceiver]:
+        return [taker for process in self.responsive_processes for taker in process.receivers]
+
+    def owner_of(self, fragment: int) -> Process | None:
+        return self.processes[self.store_of(fragment) % self.count]
+
+    def connection(self, caller: Process, owner: Process) -> PeerConnection | None:
+        return next((wire for wire in self.connections if wire.caller is caller and wire.owner is owner), None)
+
+    @property
+    def is_complete(self) -> bool:
+        """All are there and speak to each other, and all of their stores work."""
+        return (
+            len(self.responsive_processes) == self.count
+            and not self._missing_connections()
+            and not any(process.has_overdue_timers or not process.is_healthy for process in self.running_processes)
+        )
+
+    def knows_lock(self, lock: Lock) -> bool:
+        """The one that gave it has not died since, nor has its store failed."""
+        number = lock.copy.sequence >> 48
+        owner = self.owner_of(number)
+        if owner is None:
+            return False
+        fragment = owner.fragments(SubQueue.DEAD_LETTER if lock.copy.is_dead else SubQueue.MAIN)[number]
+        return fragment.lock_numbers([lock.tag]) != [0]
+
+    def knows_session(self, session: str, until_ms: int) -> bool:
+        """The one that gave it until then has not died since."""
+        number = fragment_of(session.encode()) if self.description.enable_partitioning else 0
+        owner = self.owner_of(number)
+        sessions = owner.fragments(SubQueue.MAIN)[number].local.sessions if owner is not None else None
+        hold = sessions.session_locks.get(session.encode()) if sessions is not None else None
+        return hold is not None and hold.locked_until_ms == until_ms
+
+    # --- processes that die -------------------------------------------------------------------------------------------
+
+    def start(self, number: int) -> None:
+        self.processes[number] = process = Process(self, number, next(self.numbers))
+        self.trace(f"  {process!r} is there")
+
+    def kill(self, process: Process) -> None:
+        """Nothing is left of it but its disks, and of what was not synced a part."""
+        self._drop_process(process)
+        for wire in self.connections:
+            if wire.is_cut and process in (wire.caller, wire.owner):
+                wire.both_lost()
+            elif wire.owner is process:
+                wire.owner_lost(self.random)
+            elif wire.caller is process:
+                wire.caller_lost(self.random)
+        self._remove_closed_connections()
+
+    def crash(self) -> None:
+        """Power is cut for all of them."""
+        for process in self.running_processes:
+            self._drop_process(process)
+        self.connections.clear()
+        if self.count == 1:
+            self.start(0)
+
+    def _drop_process(self, process: Process) -> None:
+        ledger = self.checker
+        self.record_incident()
+        self.processes[process.number] = None
+        for store in process.stores:
+            self.disks[store].crash(self.random)
+            ledger.deletions.lose(self.disks[store])
+        ledger.owner_lost(list(process.stores))
+        ledger.process_lost(process.life)
+        for taker in list(process.receivers):
+            taker.end()
+        for deal in list(process.open_transactions):
+            deal.process_lost()
+        self.given_locks = [
+            lock for lock in self.given_locks if lock.receiver.process is not process or self.random.random() < 0.5
+        ]
+
+    def record_incident(self) -> None:
+        """What was on its way may be counted as delivered; who received and deleted may not get it."""
+        self.checker.incidents += 1
+        self.checker.deletions.mark_possible_losses()
+
+    def make_silent(self, process: Process) -> None:
+        process.is_silent = True
+        self.checker.incidents += 1
+        for store in process.stores:
+            self.checker.store_failures[store] += 1
+
+    def make_responsive(self, process: Process) -> None:
+        process.is_silent, process.has_overdue_timers = False, True
+
+    def store_failed(self, store: int) -> None:
+        self.checker.deletions.lose(self.disks[store])
+        self.checker.store_lost(store)
+        for process in self.running_processes:
+            for taker in process.receivers:
+                taker.last_sequence = 0
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do one thing of all that wait to be done, whichever comes. False if nothing does."""
+        choices: list[Callable[[], object]] = []
+        for process in self.responsive_processes:
+            choices += process.possible_steps()
+        for wire in self.connections:
+            if wire.calls and wire.owner in self.responsive_processes:
+                choices.append(wire.calls.popleft)
+            if wire.answers and wire.caller in self.responsive_processes:
+                choices.append(wire.answers.popleft)
+        choices += [lambda pair=pair: self._connect(*pair) for pair in self._missing_connections()]  # type: ignore[misc]
+        if not choices:
+            return False
+        run_step(choices[int(self.random.random() * len(choices))])
+        self._remove_closed_connections()
+        return True
+
+    def run_until_idle(self) -> None:
+        for _ in range(MAX_STEPS):
+            if not self.step():
+                return
+        raise Violation(f"still busy after {MAX_STEPS} steps")
+
+    def _missing_connections(self) -> list[tuple[Process, Process]]:
+        """Who may find whom now."""
+        return [
+            (asker, asked)
+            for asker in self.responsive_processes
+            for asked in self.running_processes
+            if asker is not asked and not asker.peer_client(asked.number).is_connected
+        ]
+
+    def _connect(self, caller: Process, owner: Process) -> None:
+        self.trace(f"  {caller!r} finds {owner!r}")
+        for store in owner.stores:
+            self.checker.store_failures[store] += 1  # until now nothing could be sent there
+        self.connections.append(PeerConnection(caller, owner))
+
+    def _remove_closed_connections(self) -> None:
+        if any(wire.is_over for wire in self.connections):
+            self.connections = [wire for wire in self.connections if not wire.is_over]
+
+    @property
+    def pending_messages(self) -> int:
+        """How many are on their way."""
+        return sum([len(wire.calls) + len(wire.answers) for wire in self.connections])
+
+    def pass_time(self, seconds: float) -> None:
+        if seconds >= LOCK_S and self.pending_messages:
+            self.record_incident()
+        self.clock.advance(seconds)
+        processes = self.responsive_processes
+        self.random.shuffle(processes)
+        for process in processes:
+            process.run_overdue_timers()
+        for process in self.running_processes:
+            for store, journal in enumerate(process.namespace.stores):
+                self.checker.store_failures[store] += (
+                    journal.unavailable_reason is not None
+                )  # what it was asked took too long
+        for reader in [
+            one for process in self.responsive_processes if not process.has_overdue_timers for one in process.browsers
+        ]:
+            reader.check()
+        for taker in self.receivers:
+            is_late = taker.drain_until_s is not None and taker.drain_until_s <= self.clock.monotonic_s()
+            if is_late and not taker.process.has_overdue_timers:
+                raise Violation(f"a drain is not answered in time: {taker!r}")

@@ -1,0 +1,44 @@
+"""The command says which seed failed and how to repeat it, and a seed means the same in every process."""
+
+from __future__ import annotations
+
+from tests.simulation.command_checks import run_python
+from tests.simulation.pair.faults import FAULT_KINDS
+
+MODULE = "tests.simulation.pair"
+PLANTED = """
+import sys
+sys.path.insert(0, "src")  # compiled, functions call each other directly, and none can be replaced
+from tests.pair_simulation import command, planted
+planted.label_changed(planted.Patch())
+sys.exit(command.main())
+"""
+
+
+def test_a_seed_means_the_same_in_every_process() -> None:
+    first, second = (run_python("-m", MODULE, "--replay", "2", hash_seed=hash_seed) for hash_seed in (1, 2))
+    assert first.stdout == second.stdout
+    assert len(first.stdout.splitlines()) > 100
+    assert first.stdout.splitlines()[-1].startswith("seed 2: ")
+
+
+def test_a_run_that_fails_says_how_to_repeat_it() -> None:
+    ran = run_python("-c", PLANTED, "--outages", "10", "--seed", "2", "--processes", "1")
+    assert ran.returncode == 1, ran.stderr
+    seed, *_ = [line.split()[3][:-1] for line in ran.stdout.splitlines() if line.startswith("FOUND by seed")]
+    assert f"once more: python -m {MODULE} --replay {seed}" in ran.stdout
+    again = run_python("-c", PLANTED, "--replay", seed)
+    assert again.returncode == 1
+    assert "CHANGED: " in again.stdout
+
+
+def test_runs_that_find_nothing_say_so_with_their_outages_and_paths() -> None:
+    ran = run_python("-m", MODULE, "--outages", "5", "--seed", "2", "--processes", "2")
+    *lines, last = ran.stdout.splitlines()
+    assert "runs from seed 2: 0 failed" in last
+    counts = {
+        name.strip(): int(count.replace(",", ""))
+        for name, _, count in (one.rpartition(" ") for one in lines[1:] if one[-1:].isdigit())
+    }
+    assert sum(counts.get(kind, 0) for kind in FAULT_KINDS) >= 5
+    assert counts["sends returned"] >= counts["sent to the primary"] > 0

@@ -1,0 +1,45 @@
+"""The `twinbus` command beside a running program: on a thread, so that the program's loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from typer.testing import CliRunner
+
+from twinbus.cli.main import app
+
+if TYPE_CHECKING:
+    from tests.support.server_process import ServerProcess
+
+
+async def run_twinbus(*arguments: str, columns: int = 80) -> str:
+    """What a command prints that succeeds, on a terminal of that width."""
+    runner = CliRunner(env={"COLUMNS": str(columns)})
+    result = await asyncio.to_thread(runner.invoke, app, arguments, prog_name="twinbus")
+    assert result.exit_code == 0, result.output
+    return str(result.output)
+
+
+async def pair_status(secondary: ServerProcess, *options: str, columns: int = 80) -> str:
+    """What `twinbus pair status` prints."""
+    string, ca_file = secondary.admin_connection_string, secondary.ca_file
+    return await run_twinbus("pair", "status", string, "--ca-file", ca_file, *options, columns=columns)
+
+
+async def run_twinbus_process(*arguments: str, columns: int = 80) -> str:
+    """The same in a process of its own, for commands that handle signals."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "twinbus",
+        *arguments,
+        env={**os.environ, "COLUMNS": str(columns)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors
+    return output.decode()

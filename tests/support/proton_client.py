@@ -1,0 +1,56 @@
+"""qpid-proton as a plain AMQP client with a user name and a password, by its blocking interface."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from proton import SSLDomain
+from proton.utils import BlockingConnection
+
+from tests.support.server_process import AMQPS_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from proton import Message
+
+    from tests.support.server_process import ServerProcess
+
+TIMEOUT_S = 20
+
+
+@contextmanager
+def connect_proton(server: ServerProcess, *, tls: bool = False, **options: Any) -> Iterator[BlockingConnection]:  # noqa: ANN401
+    """A connection, from open to close."""
+    options = {"user": server.key_name, "password": server.key, "timeout": TIMEOUT_S, **options}
+    if tls:
+        domain = SSLDomain(SSLDomain.MODE_CLIENT)
+        domain.set_trusted_ca_db(server.ca_file)
+        domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+        # Proton compares names with the certificate's, not addresses.
+        options = {"ssl_domain": domain, "virtual_host": "localhost", **options}
+        connection = BlockingConnection(f"amqps://{server.host}:{AMQPS_PORT}", **options)
+    else:
+        options = {"allowed_mechs": "PLAIN", "allow_insecure_mechs": True, **options}
+        connection = BlockingConnection(f"amqp://{server.host}:{server.amqp_port}", **options)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def wait_for(connection: BlockingConnection, condition: Callable[[], object]) -> None:
+    """Let proton read and write, which it does only when told to, until something has happened."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it has not happened within {TIMEOUT_S} s"
+        connection.container.do_work(0.02)
+
+
+def send(connection: BlockingConnection, queue: str, *messages: Message) -> None:
+    sender = connection.create_sender(queue)
+    for message in messages:
+        sender.send(message, timeout=TIMEOUT_S)
+    sender.close()  # type: ignore[no-untyped-call]
