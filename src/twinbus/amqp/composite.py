@@ -172,7 +172,9 @@ def composite(code: int, symbol: str) -> Callable[[type], Any]:
     def make(cls: type) -> Any:  # noqa: ANN401  # the same class, with slots
         made: Any = dataclass(slots=True, kw_only=True)(cls)
         made.code, made.symbol = code, symbol
-        made.plan = tuple((field.name, field.metadata["kind"], field.default) for field in dataclasses.fields(made))
+        made.field_specs = tuple(
+            (field.name, field.metadata["kind"], field.default) for field in dataclasses.fields(made)
+        )
         _BY_DESCRIPTOR[code] = _BY_DESCRIPTOR[symbol] = made
         return made
 
