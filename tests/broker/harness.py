@@ -341,7 +341,7 @@ class BrokerHarness:
         self.run_until_idle()
         assert answers == [None] * len(entities)
         for entity in entities:
-            entity.settled_down()
+            entity.resume()
         self.run_until_idle()
 
     # --- sending ------------------------------------------------------------------------------------------------------

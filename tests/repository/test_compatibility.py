@@ -65,7 +65,7 @@ CONTAINED: Final[dict[str, tuple[str, ...]]] = {
     "SASL MSSBCBS": ("MSSBCBS",),
     "SASL PLAIN, the name of a key and the key": ("Credentials.plain(",),
     "no SASL at all": ("sasl=False",),
-    "no token within 20 s ends the connection": ("Credentials.anonymous()", "closed()"),
+    "no token within 20 s ends the connection": ("Credentials.anonymous()", "close_condition()"),
     "addresses in any case": ("queue.upper()",),
     "addresses, relative or as URI": ('"/{}"', '"amqps://contoso.example/{}"'),
     "peek-lock (unsettled, settled second)": (".accept()",),
@@ -95,7 +95,7 @@ CONTAINED: Final[dict[str, tuple[str, ...]]] = {
     "a settlement that is rolled back": ("TransactionalState(", "fail=True"),
     "receive from one queue, send via it to another": ("TransactionalState(", "transfer-destination-address"),
     "qpid-proton": ("BlockingConnection(",),
-    "a primary and a secondary of twinbus, in processes of their own": ("pair_namespace(", "servers(", ".kill()"),
+    "a primary and a secondary of twinbus, in processes of their own": ("pair_namespace(", "run_server_pair(", ".kill()"),
     "Microsoft's emulator: its `Config.json` and key": ("--config=", "--emulator-key", "UseDevelopmentEmulator=true"),
 }
 """By operation: what a test that shows it contains, itself or in its helpers, where the row has no code for that."""
@@ -124,9 +124,9 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "peek-lock message of a subscription": ('"POST"', "/messages/head", "/Subscriptions/"),
     "receive and delete message": ('"DELETE"', "/messages/head"),
     "receive and delete message of a subscription": ('"DELETE"', "/messages/head", "/subscriptions/"),
-    "unlock message": ('call("PUT", web.lock(queue).place)',),
-    "renew lock of message": ('call("POST", received.place)',),
-    "delete (complete) message": ('call("DELETE", target)',),
+    "unlock message": ('request("PUT", http_client.peek_lock(queue).location)',),
+    "renew lock of message": ('request("POST", received.location)',),
+    "delete (complete) message": ('request("DELETE", target)',),
     "custom properties": ("application_properties",),
     "dead-letter queue": ("/$DeadLetterQueue", "/messages/head"),
     "create subscription with its first rule": ("SubscriptionDescription", "DefaultRuleDescription"),
@@ -225,7 +225,7 @@ def check_javascript(row: Row, kind: str) -> None:
 
 
 def test_a_method_counts_for_the_class_of_its_object_only() -> None:
-    file, name = ROOT / "tests" / "sdk" / "test_locks.py", "test_a_renewed_lock_lasts_longer"
+    file, name = ROOT / "tests" / "sdk" / "messages" / "test_locks.py", "test_a_renewed_lock_lasts_longer"
     found = python_calls.calls_of(file, name)
     assert found.has(ServiceBusReceiver, "renew_message_lock")
     assert found.has(ServiceBusSender, "send_messages")

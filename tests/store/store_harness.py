@@ -66,7 +66,7 @@ class StoreHarness(ABC):
             self.run_callbacks()
         return box[0]
 
-    def call_expecting_error(self, call: Callable[[Callable[[object], None]], None]) -> object:
+    def call_successfully(self, call: Callable[[Callable[[object], None]], None]) -> object:
         """Make a call of the store that must succeed."""
         answer = self.call(call)
         assert not isinstance(answer, StoreError), answer
@@ -77,11 +77,11 @@ class StoreHarness(ABC):
         batch = self.store.batch()
         for key, value in rows:
             batch.put(key, value, table)
-        self.call_expecting_error(lambda done: self.store.commit(batch, done))
+        self.call_successfully(lambda done: self.store.commit(batch, done))
 
     def get(self, *keys: bytes, table: Table = Table.LOG) -> list[bytes | None]:
         """The values of some keys."""
-        return cast("list[bytes | None]", self.call_expecting_error(lambda done: self.store.get(keys, done, table)))
+        return cast("list[bytes | None]", self.call_successfully(lambda done: self.store.get(keys, done, table)))
 
     def scan(
         self,
@@ -95,13 +95,13 @@ class StoreHarness(ABC):
         """Records in order."""
         return cast(
             "list[Row]",
-            self.call_expecting_error(
+            self.call_successfully(
                 lambda done: self.store.scan(start, end, done, limit=limit, max_bytes=max_bytes, table=table)
             ),
         )
 
     def reopen(self) -> None:
-        self.call_expecting_error(self.store.close)
+        self.call_successfully(self.store.close)
         self.open()
 
 

@@ -19,7 +19,7 @@ def test_a_checkpoint_holds_what_was_committed_before_it_and_nothing_later(
     batch.put(b"before", b"log")
     batch.put(b"before", b"index", Table.INDEX)
     harness.store.commit(batch, lambda _: None)
-    harness.call_expecting_error(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
+    harness.call_successfully(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
     harness.put((b"later", b""))
     harness.open_checkpoint(tmp_path / "copy")
     assert harness.scan() == [(b"before", b"log")]
@@ -28,7 +28,7 @@ def test_a_checkpoint_holds_what_was_committed_before_it_and_nothing_later(
 
 
 def test_the_store_goes_on_where_a_checkpoint_cannot_be_made(harness: StoreHarness, tmp_path: Path) -> None:
-    harness.call_expecting_error(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
+    harness.call_successfully(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
     again = harness.call(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
     assert isinstance(again, StoreError)
     assert not isinstance(again, StoreFailed)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 PROGRAM = """
 import pathlib, resource, signal, sys
-from tests.store.rig import RocksRig
+from tests.store.store_harness import RocksHarness
 from twinbus.store.protocol import StoreFailed
 
 directory, limit = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-rig = RocksRig(directory)
+rig = RocksHarness(directory)
 if limit:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -26,11 +26,11 @@ accepted, error = 0, None
 while error is None:
     batch = rig.store.batch()
     batch.put(b"%08d" % accepted, bytes(50_000))
-    error = rig.ask(lambda done: rig.store.commit(batch, done))
+    error = rig.call(lambda done: rig.store.commit(batch, done))
     accepted += error is None
 assert isinstance(error, StoreFailed)
-assert rig.ask(lambda done: rig.store.get([b"a"], done)) is error
-rig.expect(rig.store.close)
+assert rig.call(lambda done: rig.store.get([b"a"], done)) is error
+rig.call_successfully(rig.store.close)
 print(accepted, error)
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
@@ -39,7 +39,7 @@ if limit:
     assert found[:accepted] == list(range(accepted)), (accepted, found)
     assert len(found) - accepted in (0, 1)
     rig.put((b"works again", b""))
-    rig.expect(rig.store.close)
+    rig.call_successfully(rig.store.close)
 """
 
 

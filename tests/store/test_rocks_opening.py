@@ -24,7 +24,7 @@ def test_the_directory_is_made_for_its_owner_only(rocks: RocksHarness) -> None:
 
 
 def test_a_checkpoint_too(rocks: RocksHarness, tmp_path: Path) -> None:
-    rocks.call_expecting_error(lambda done: rocks.store.checkpoint(tmp_path / "copy", done))
+    rocks.call_successfully(lambda done: rocks.store.checkpoint(tmp_path / "copy", done))
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o700
 
 
@@ -44,7 +44,7 @@ def test_a_directory_that_cannot_be_made_is_named(rocks: RocksHarness, tmp_path:
 
 def test_a_missing_table_file_is_named(rocks: RocksHarness) -> None:
     rocks.put((b"a", b"1"))
-    rocks.call_expecting_error(rocks.store.close)
+    rocks.call_successfully(rocks.store.close)
     for file in rocks.directory.glob("*.sst"):
         file.unlink()
     error = rocks.try_open(rocks.directory)
@@ -55,7 +55,7 @@ def test_a_missing_table_file_is_named(rocks: RocksHarness) -> None:
 def test_the_thread_bears_the_stores_name_and_ends_with_it(rocks: RocksHarness) -> None:
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "store 0")
     assert thread.daemon
-    rocks.call_expecting_error(rocks.store.close)
+    rocks.call_successfully(rocks.store.close)
     thread.join(60)
     assert not thread.is_alive()
 
@@ -79,7 +79,7 @@ def test_the_thread_ends_and_lets_go_of_the_files_once_its_owners_loop_is_closed
     thread.join(60)
     assert not thread.is_alive()
     rig = RocksHarness(tmp_path / "store")
-    rig.call_expecting_error(rig.store.close)
+    rig.call_successfully(rig.store.close)
 
 
 def test_closing_does_not_wait_for_background_work_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

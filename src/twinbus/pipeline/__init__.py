@@ -1,12 +1,11 @@
 """Spark jobs: a source and sink for entities, the syphon at scale, capture, costs, the audit that nothing was lost.
 
-    from twinbus.pipeline import register
+from twinbus.pipeline import register
 
-    register(spark)
-    spark.read.format("servicebus").option("connectionString", text).option("entity", "orders").load()
+register(spark) spark.read.format("servicebus").option("connectionString", text).option("entity", "orders").load()
 
-Owns: how the log of an entity becomes rows, and rows become messages.
-Knows nothing of the server or the broker: it reaches a namespace through the client, as any application does.
+Owns: how the log of an entity becomes rows, and rows become messages. Knows nothing of the server or the broker: it
+reaches a namespace through the client, as any application does.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_what_is_changed_has_a_copy_of_its_own() -> None:
     assert rig.shared_body_counts() == (0, 0)
     (found,) = rig.consumer(1, of=local_part(first).main).messages
     assert (found.data, property_of(found, "tries")) == ([LARGE], 1)
-    size = local_part(first).main.holdings.size
+    size = local_part(first).main.message_table.size
     assert size == sum(len(value) for value in rig.disk.synced[Table.LOG].values.values())
 
 
@@ -133,7 +133,7 @@ def test_what_is_set_aside_has_a_copy_of_its_own(how: str) -> None:
         assert rig.consumer(1, of=local_part(first).dead_letters).bodies == [LARGE]
     else:
         found: list[object] = []
-        local_part(first).main.deferral.receive([1], found.append, deletes=True)
+        local_part(first).main.deferral.receive([1], found.append, receive_and_delete=True)
         rig.run_until_idle()
         assert LARGE in found[0][0][0]  # type: ignore[index]
 
@@ -142,8 +142,8 @@ def test_receive_and_delete_needs_it_no_longer() -> None:
     rig = TopicHarness()
     first, second = two(rig)
     rig.publish_stored(LARGE)
-    assert rig.consumer(1, of=local_part(first).main, deletes=True).bodies == [LARGE]
-    assert rig.consumer(1, of=local_part(second).main, deletes=True).bodies == [LARGE]
+    assert rig.consumer(1, of=local_part(first).main, receive_and_delete=True).bodies == [LARGE]
+    assert rig.consumer(1, of=local_part(second).main, receive_and_delete=True).bodies == [LARGE]
     assert rig.shared_body_counts() == (0, 0)
 
 
@@ -151,7 +151,7 @@ def test_what_was_deleted_for_somebody_who_has_gone_is_stored_with_a_copy_of_its
     rig = TopicHarness()
     first, second = two(rig)
     rig.publish_stored(LARGE)
-    consumer = rig.consumer(of=local_part(first).main, deletes=True)
+    consumer = rig.consumer(of=local_part(first).main, receive_and_delete=True)
     consumer.grant(1)
     rig.run_until_commit()
     consumer.leave()
@@ -172,7 +172,7 @@ def test_purging_a_subscription_leaves_nothing(is_restarted: bool) -> None:  # n
     for subscription in (first, second):
         local_part(subscription).main.removal.remove_active(RemovalCriteria(), done.append)
         rig.run_until_idle()
-        assert (local_part(subscription).main.count, local_part(subscription).main.size) == (0, 0)
+        assert (local_part(subscription).main.active_count, local_part(subscription).main.size) == (0, 0)
     assert len(done) == 2
     assert rig.shared_body_counts() == (0, 0)
 
@@ -215,7 +215,7 @@ def test_the_window_is_bounded_by_whole_messages(monkeypatch: pytest.MonkeyPatch
     rig.publish_stored(*[LARGE] * 50)
     rig.restart()
     consumer = rig.consumer(1, of=local_part(first).main)
-    assert local_part(first).main.line.window.bytes < 8_000
+    assert local_part(first).main.dispatcher.window.bytes < 8_000
     consumer.grant(49)
     rig.run_until_idle()
     assert len(consumer.bodies) == 50
@@ -227,7 +227,7 @@ def test_peeking_and_browsing_show_whole_messages() -> None:
     rig.publish_stored(LARGE, LARGE)
     rig.restart()
     found: list[object] = []
-    local_part(first).main.browsing.peek(1, 10, 1_000_000, found.append)
+    local_part(first).main.browser.peek(1, 10, 1_000_000, found.append)
     rig.run_until_idle()
     (messages,) = found
     assert [LARGE in one for one in messages] == [True, True]  # type: ignore[attr-defined]
@@ -261,7 +261,7 @@ def test_one_that_is_completed_while_its_body_is_read_does_not_come_again() -> N
     rig.publish_stored(LARGE, LARGE, LARGE)
     holder, other = rig.consumer(3, of=local_part(first).main), rig.consumer(0, of=local_part(first).main)
     last, *_, one = sorted(holder.lock_numbers(), reverse=True)
-    local_part(first).main.settlement.free([one])  # so that all are read again
+    local_part(first).main.settlement.reclaim([one])  # so that all are read again
     other.grant(3)
     local_part(first).main.settlement.complete([last], Results())
     rig.run_until_idle()

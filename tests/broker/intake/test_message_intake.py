@@ -249,7 +249,7 @@ def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
 
 terms = st.builds(
     ValidationPolicy,
-    ttl_ms=st.sampled_from([5_000, FOREVER_MS]),
+    max_ttl_ms=st.sampled_from([5_000, FOREVER_MS]),
     requires_session=st.booleans(),
     detects_duplicates=st.booleans(),
 )

@@ -28,7 +28,7 @@ class FakeClientLink:
         self.drains = 0
         self.is_attached = True
         self.errors: list[Any] = []
-        self.session = SimpleNamespace(outbox=SimpleNamespace(holds=lambda _link: False))
+        self.session = SimpleNamespace(send_queue=SimpleNamespace(has_queued=lambda _link: False))
         self._on_delivery = on_delivery
 
     @property

@@ -9,8 +9,8 @@ from tests.simulation.command_checks import (
 )
 
 PLANTED = """
-from twinbus.broker.window import Window
-Window.put_back = lambda self, sequence, record: self.ready.append((sequence, record))
+from twinbus.broker.fragment.window import Window
+Window.requeue = lambda self, sequence, record: self.ready.append((sequence, record))
 """
 
 

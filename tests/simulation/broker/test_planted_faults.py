@@ -86,15 +86,15 @@ def accept_what_failed(patch: Patch) -> None:
 
 
 def still_out_when_returned(patch: Patch) -> None:
-    after(patch, Fragment, "bring_back", lambda self, lock, _: self.out.add([lock]))
+    after(patch, Fragment, "requeue", lambda self, lock, _: self.in_flight.add([lock]))
 
 
 def return_to_a_window_that_is_elsewhere(patch: Patch) -> None:
-    patch.setattr(Dispatcher, "requeue", lambda self, sequence, record: self.window.put_back(sequence, record))
+    patch.setattr(Dispatcher, "requeue", lambda self, sequence, record: self.window.requeue(sequence, record))
 
 
 def forget_what_is_out(patch: Patch) -> None:
-    after(patch, Fragment, "_lend", lambda self, *_: self.out.clear())
+    after(patch, Fragment, "_deliver_locked", lambda self, *_: self.in_flight.clear())
 
 
 def low_mark_above_what_is_out(patch: Patch) -> None:

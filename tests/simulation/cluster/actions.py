@@ -156,7 +156,7 @@ class Actions:
         parcel = IncomingBatch()
         for message in sending.messages:
             payload = self.payload(message)
-            process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.terms)
+            process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.validation_policy)
 
         def sent(error: ServiceBusError | None) -> None:
             is_full = isinstance(error, ServerBusy | QuotaExceeded) or world.settings.limits.max_pending_bytes < 10**6

@@ -99,7 +99,7 @@ class Process:
             run_step(self.possible_steps()[0])
         if loaded != [None]:
             raise Violation(f"the queue cannot be loaded: {loaded}")
-        self.queue.settled_down()
+        self.queue.resume()
 
     # --- what it has --------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Process:
 
     def stores_accepting_sends(self) -> list[int]:
         """Stores that take messages now, as is known here, and as it is."""
-        known = {self.simulation.store_of(part.main.number) for part in self.parts() if part.main.takes_sends}
+        known = {self.simulation.store_of(part.main.number) for part in self.parts() if part.main.accepts_sends}
         owners = {store: self.simulation.processes[store % self.simulation.count] for store in known}
         journals = {store: owner.namespace.stores[store] for store, owner in owners.items() if owner is not None}
         return sorted([store for store, journal in journals.items() if journal.accepts_sends])

@@ -40,7 +40,7 @@ def found(signs: tuple[str, ...]) -> str:
 
 
 def nobody_is_told_that_there_is_something(patch: Patch) -> None:
-    patch.setattr(RemoteConsumer, "available_credit", property(lambda self: self._claimed))
+    patch.setattr(RemoteConsumer, "available_credit", property(lambda self: self._credit))
 
 
 def nobody_is_fed_when_a_process_is_well_again(patch: Patch) -> None:

@@ -15,8 +15,8 @@ EACH = 30
 PARTS = 4
 MODULE = "tests.simulation.cluster"
 PLANTED = """
-from twinbus.broker.remote.visitor import Visitor
-Visitor.room = property(lambda self: self._claimed)
+from twinbus.broker.remote.remote_consumer import RemoteConsumer
+RemoteConsumer.available_credit = property(lambda self: self._credit)
 """
 """A receiver of another process is not told that there is something for it."""
 

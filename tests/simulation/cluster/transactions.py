@@ -52,7 +52,7 @@ class OpenTransaction:
             self.transaction.fail(StoreUnavailable("a lock is lost"))
         kept = [lock for lock, number in zip(locks, numbers, strict=True) if number not in lost]
         if kept:
-            self.expected.settle(kept, how, is_certain=not part.owner.decides_room)
+            self.expected.settle(kept, how, is_certain=not part.owner.decides_capacity)
 
     def _on_settled(self, is_done: bool) -> None:  # noqa: FBT001
         if is_done and not self.expected.settlements:

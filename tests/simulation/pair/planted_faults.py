@@ -56,7 +56,7 @@ def spooled_before_it_is_on_disk(patch: Any) -> None:
 
 
 def failures_taken_for_success_by_the_pump(patch: Any) -> None:
-    patch.setattr(Destination, "_on_failure", lambda self, load, _error: self._delivered(load))
+    patch.setattr(Destination, "_on_failure", lambda self, load, _error: self._on_accepted(load))
 
 
 def doubt_forgotten(patch: Any) -> None:

@@ -9,8 +9,8 @@ MODULE = "tests.simulation.pair"
 PLANTED = """
 import sys
 sys.path.insert(0, "src")  # compiled, functions call each other directly, and none can be replaced
-from tests.pair_simulation import command, planted
-planted.label_changed(planted.Patch())
+from tests.simulation.pair import command, planted_faults
+planted_faults.label_changed(planted_faults.Patch())
 sys.exit(command.main())
 """
 

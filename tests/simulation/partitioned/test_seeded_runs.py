@@ -15,8 +15,8 @@ EACH = 40
 PARTS = 4
 MODULE = "tests.simulation.partitioned"
 PLANTED = """
-from twinbus.broker.partitioned import sending
-sending._ELSEWHERE = ()
+from twinbus.broker.intake import partitioner
+partitioner._TRY_OTHER_FRAGMENT = ()
 """
 """A message without a key is not sent to another fragment where one does not take it."""
 

@@ -8,8 +8,8 @@ from tests.simulation.command_checks import (
 )
 
 PLANTED = """
-from twinbus.broker.hold import LocalHold
-LocalHold.put_back = lambda self, sequence, record: self.ready.append((sequence, record))
+from twinbus.broker.fragment.session_lock import LocalSessionLock
+LocalSessionLock.requeue = lambda self, sequence, record: self.ready.append((sequence, record))
 """
 
 

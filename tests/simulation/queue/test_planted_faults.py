@@ -63,7 +63,7 @@ def instead(patch: Patch, owner: type, name: str, wrong: Callable[..., Any]) -> 
 
 
 def an_alarm_is_slept_through(patch: Patch) -> None:
-    instead(patch, TimeIndex, "_ring", lambda right, self: right(self) if self._is_sparse else None)
+    instead(patch, TimeIndex, "_on_timer", lambda right, self: right(self) if self._is_sparse else None)
 
 
 def what_is_added_during_a_look_is_forgotten(patch: Patch) -> None:
@@ -71,11 +71,11 @@ def what_is_added_during_a_look_is_forgotten(patch: Patch) -> None:
         self._first_added = (2**62, 0)
         right(self, moments, now_ms)
 
-    instead(patch, TimeIndex, "_looked", wrong)
+    instead(patch, TimeIndex, "_on_scanned", wrong)
 
 
 def two_seconds_early(patch: Patch) -> None:
-    instead(patch, TimeIndex, "_looked", lambda right, self, moments, now_ms: right(self, moments, now_ms + 2_000))
+    instead(patch, TimeIndex, "_on_scanned", lambda right, self, moments, now_ms: right(self, moments, now_ms + 2_000))
 
 
 def scheduled_ones_become_active_twice(patch: Patch) -> None:
@@ -92,7 +92,7 @@ def scheduled_ones_become_active_twice(patch: Patch) -> None:
 
 
 def looked_at_from_behind_what_is_being_cancelled(patch: Patch) -> None:
-    instead(patch, TimeIndex, "done", lambda right, self, low, **_: right(self, max(low, (self._clock.wall_ms(), 0))))
+    instead(patch, TimeIndex, "mark_processed", lambda right, self, low, **_: right(self, max(low, (self._clock.wall_ms(), 0))))
 
 
 def the_first_only_is_cancelled(patch: Patch) -> None:
@@ -112,7 +112,7 @@ def expired_ones_are_dropped_where_they_should_be_dead_lettered(patch: Patch) ->
 def an_expired_one_leaves_its_rows(patch: Patch) -> None:
     def wrong(right: Any, self: Fragment, locks: Any, answer: Any) -> None:
         for lock in locks:
-            lock.is_special = lock.is_special and lock.is_deferred
+            lock.has_extra_rows = lock.has_extra_rows and lock.is_deferred
         right(self, locks, answer)
 
     instead(patch, Fragment, "remove", wrong)
@@ -143,7 +143,7 @@ def duplicates_are_forgotten_by_a_restart(patch: Patch) -> None:
         right(self, value)
         self.id_generation = 0
 
-    instead(patch, MessageTable, "read_marks", wrong)
+    instead(patch, MessageTable, "load_counters", wrong)
 
 
 def duplicates_are_found_for_ever(patch: Patch) -> None:
@@ -167,7 +167,7 @@ def what_someone_has_is_purged(patch: Patch) -> None:
         self._is_in_flight = lambda _: False
         right(self, rows)
 
-    instead(patch, RemovalScan, "_take", wrong)
+    instead(patch, RemovalScan, "_remove_rows", wrong)
 
 
 def what_comes_between_neighbours_is_purged_with_them(patch: Patch) -> None:
@@ -206,17 +206,17 @@ def what_a_receiver_had_stays_with_it(patch: Patch) -> None:
         right(self, hold)
         return []
 
-    instead(patch, SessionDispatcher, "_let_go", wrong)
+    instead(patch, SessionDispatcher, "_release", wrong)
 
 
 def a_session_is_lost_when_the_clock_jumps(patch: Patch) -> None:
     def wrong(right: Any, self: SessionDispatcher, session: bytes, consumer: Any = None) -> Any:
         hold = right(self, session, consumer)
-        if hold.until_ms < self._fragment.clock.wall_ms():
+        if hold.locked_until_ms < self._fragment.clock.wall_ms():
             raise session_lock_lost_error(session)
         return hold
 
-    instead(patch, SessionDispatcher, "find", wrong)
+    instead(patch, SessionDispatcher, "find_lock", wrong)
 
 
 def who_waits_is_forgotten(patch: Patch) -> None:

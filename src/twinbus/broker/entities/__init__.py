@@ -1,1 +1,5 @@
-"""Queues, topics and subscriptions: parts, fan-out to subscriptions, transactions, cleanup of deleted entities."""
+"""Queues, topics and subscriptions.
+
+Owns: the parts of an entity, the fan-out from topics to subscriptions, transactions, resubmission of dead letters,
+and the cleanup of deleted entities. What happens to a message within one fragment is in `broker.fragment`.
+"""

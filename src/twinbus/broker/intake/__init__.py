@@ -1,1 +1,5 @@
-"""Messages on their way in: validation, encoding as records, and the choice of a fragment in partitioned entities."""
+"""Messages on their way in, before they are stored.
+
+Owns: validation, the encoding of messages as records, and the choice of a fragment of a partitioned entity. It stores
+nothing.
+"""

@@ -1,1 +1,5 @@
-"""The catalogue of entities: the service that changes it, replicas of it in brokers, the administration interface."""
+"""The catalogue of entities.
+
+Owns: the service that validates and stores changes, the replica of the catalogue in each broker process, and the
+interface by which entities are administered.
+"""

@@ -1,6 +1,5 @@
-"""A namespace that several processes serve.
+"""Several processes that serve one namespace.
 
-The *supervisor* has the data directory, the catalogue and the listening sockets, and starts *workers*: each has some of
-the stores, and serves clients of the whole namespace. `supervisor` and `worker` are the two kinds of process; `words`
-is what they say to each other over `control`.
+Owns: the supervisor and its workers, the protocol between them, and the connections by which a process uses the
+fragments of another one.
 """

@@ -1,1 +1,4 @@
-"""Reports of paired clients to their secondary namespace, and the contents of backlog queues."""
+"""What paired clients report to this namespace, their secondary.
+
+Owns: the latest report of each client, its format and limits, and the view of the backlog queues that operators see.
+"""

@@ -1,1 +1,5 @@
-"""The server process: start and stop, listeners, connection admission, stores, data directory, logs and reload."""
+"""A server process: from its start to its end.
+
+Owns: the data directory, stores, listeners, limits of connections, clocks, logs, the ready file, and reloading of
+settings.
+"""

@@ -1,1 +1,4 @@
-"""TLS of the listeners: certificates, development certificates, and which connections may be plaintext."""
+"""TLS: certificates, and when plaintext is allowed.
+
+Owns: the certificate of the server, development certificates, and the rules for connections without TLS.
+"""

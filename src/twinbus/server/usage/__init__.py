@@ -1,5 +1,5 @@
-"""Metering: what clients ask of a namespace is counted, and kept for whoever wants to know what it costs.
+"""Metering: the server counts what clients use, for bills and cost reports.
 
-`counter` is where links count, `meter` has all counters of a process, `clerk` writes down each minute what was counted
-(`journal`), and `roll` makes a Parquet file of each hour. What rows mean is in `model.usage`.
+`counter` counts the operations of one client on one entity, `meter` holds all counters of a process, `writer` appends
+them to the usage journal every minute, and `rollup` turns each hour into a Parquet file. `model.usage` defines the rows.
 """

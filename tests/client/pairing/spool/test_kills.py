@@ -16,21 +16,21 @@ from tests.client.pairing.spool.records import read_spool
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from tests.pairing.spool.records import record
-from twinbus.client.pairing.spool import Spool
+from tests.client.pairing.spool.records import make_record
+from twinbus.client.pairing.spool.spool import Spool
 
 async def spool_on(spool, lane):
     number = 0
     while True:
         name = f"{sys.argv[2]}-{lane}-{number}"
-        await spool.append(record(name, body=bytes(number % 3000)))
+        await spool.append(make_record(name, body=bytes(number % 3000)))
         sys.stdout.write("+" + name + "\\n")
         number += 1
 
 async def take_out(spool):
     while True:
-        for pile in spool.piles:
-            position = pile.take()
+        for queue in spool.entity_queues:
+            position = queue.take()
             if position is not None:
                 one = await spool.read(position)
                 sys.stdout.write("-" + one.message_ids[0] + "\\n")

@@ -1,1 +1,4 @@
-"""The backlog queues of the secondary: creation, rotation, contents, and how messages are rewritten for them."""
+"""The backlog queues of the secondary.
+
+Owns: their creation and rotation, their contents, and how messages are rewritten for them and back.
+"""

@@ -1,1 +1,4 @@
-"""Failover: the health of each entity, fragment outages, outages of a whole namespace, and pings."""
+"""Failover of entities of the primary.
+
+Owns: the health of each entity as a table of states, outages of fragments and of whole namespaces, and pings.
+"""

@@ -1,1 +1,5 @@
-"""Observing a pair: events, logs, status, alarms, metrics, and reports to the secondary."""
+"""Observing a pair.
+
+Owns: the events of a pair and everything that is made of them: logs, status, alarms, metrics, and reports to the
+secondary.
+"""

@@ -1,1 +1,4 @@
-"""The spool: messages on the local disk while both namespaces are down, and how they are sent from there."""
+"""The spool: messages on the local disk while both namespaces are unavailable.
+
+Owns: the file format, the index of a spool in memory, and sending the messages on when a namespace accepts them again.
+"""

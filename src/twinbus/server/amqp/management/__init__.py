@@ -1,4 +1,4 @@
-"""What `$management` does, operation by operation.
+"""The operations of `<entity>/$management`: peek, schedule, renew, settle, sessions, rules, deletion.
 
-Owns: reading what is asked and writing what is answered. What it means is the broker's affair.
+Owns: reading the arguments of a request and writing its response. The broker carries out the operation.
 """
