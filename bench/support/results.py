@@ -34,7 +34,7 @@ class Threshold:
 
     what: str
     found: float
-    required: float
+    needed: float
     unit: str = ""
     """Written behind both numbers."""
     is_ceiling: bool = False
@@ -43,15 +43,14 @@ class Threshold:
     @property
     def is_met(self) -> bool:
         """It is enough."""
-        return self.found <= self.required if self.is_ceiling else self.found >= self.required
+        return self.found <= self.needed if self.is_ceiling else self.found >= self.required
 
     def row(self) -> str:
         """A line of a table."""
         word = "at most" if self.is_ceiling else "at least"
         verdict = "met" if self.is_met else "**missed**"
         return (
-            f"| {self.what} | {_number(self.found)}{self.unit} | {word} {_number(self.required)}{self.unit} | "
-            f"{verdict} |"
+            f"| {self.what} | {_number(self.found)}{self.unit} | {word} {_number(self.needed)}{self.unit} | {verdict} |"
         )
 
 

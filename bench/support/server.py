@@ -1,7 +1,7 @@
 """A twinbus server to be measured, and the load client that measures it.
 
     with Server.started(folder, "--stores", "1") as server:
-        server.make_queue("orders")
+        server.create_queue("orders")
         run = Load(build(folder), server).send("orders", 100_000)
 
 Owns: the server's process (started, stopped, killed, started again on what it left behind), what the kernel knows of it

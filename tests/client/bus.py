@@ -1,6 +1,6 @@
 """Our own client at a served namespace, for one test: its queues, and factories that are closed at its end.
 
-    queue = bus.make_queue(LockDuration="PT5S")
+    queue = bus.create_queue(LockDuration="PT5S")
     await queue.send(BrokeredMessage("an order"))
 
 Owns: the loop's peace. A test fails if a task is left over, or if something went wrong that nobody heard of.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proton import Connection
     from proton.reactor import Container
 
-SCRIPT = Path(__file__).with_name("vanishing.py")
+SCRIPT = Path(__file__).with_name("vanishing_peer.py")
 
 
 @asynccontextmanager

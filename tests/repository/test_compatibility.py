@@ -95,7 +95,11 @@ CONTAINED: Final[dict[str, tuple[str, ...]]] = {
     "a settlement that is rolled back": ("TransactionalState(", "fail=True"),
     "receive from one queue, send via it to another": ("TransactionalState(", "transfer-destination-address"),
     "qpid-proton": ("BlockingConnection(",),
-    "a primary and a secondary of twinbus, in processes of their own": ("pair_namespace(", "run_server_pair(", ".kill()"),
+    "a primary and a secondary of twinbus, in processes of their own": (
+        "pair_namespace(",
+        "run_server_pair(",
+        ".kill()",
+    ),
     "Microsoft's emulator: its `Config.json` and key": ("--config=", "--emulator-key", "UseDevelopmentEmulator=true"),
 }
 """By operation: what a test that shows it contains, itself or in its helpers, where the row has no code for that."""

@@ -34,7 +34,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {wanted: pyfuncitem.funcargs[wanted] for wanted in inspect.signature(pyfuncitem.obj).parameters}
 
     def run(kind: str) -> None:
-        queue = {"queue": server.make_queue()} if "queue" in given else {}
+        queue = {"queue": server.create_queue()} if "queue" in given else {}
         pyfuncitem.obj(**given | {name: buses[kind]} | queue)
 
     with ThreadPoolExecutor(len(buses)) as threads:

@@ -1,7 +1,7 @@
 """A server in a process of its own, as a user starts it, for tests with clients that nobody here wrote.
 
     with started(folder) as server:
-        queue = server.make_queue(LockDuration="PT5S")
+        queue = server.create_queue(LockDuration="PT5S")
 
 Every server has a loopback address to itself: the Azure SDKs use TLS on port 5671 and no other, and several workers of
 pytest run side by side. Owns: the process, its log, and its queues over HTTP. At its end the process is gone, has ended

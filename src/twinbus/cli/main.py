@@ -11,12 +11,9 @@ from typing import Annotated
 import typer
 
 from twinbus import version_and_build
-from twinbus.cli import (
-    key,
-    pair,
-)
+from twinbus.cli import drain, key, pair  # noqa: F401  # drain is a command of pair
 from twinbus.cli.pipeline import app as pipeline
-from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401
+from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
 

@@ -15,9 +15,7 @@ import sys
 
 import uvloop
 
-from tests.campaigns.attacks import (
-    unauthenticated,  # noqa: F401  # they fill the table
-)
+from tests.campaigns.attacks import authenticated, unauthenticated  # noqa: F401  # they fill the table
 from tests.campaigns.attacks.attack import ATTACKS, Outcome
 from tests.campaigns.attacks.target_server import TargetServer
 

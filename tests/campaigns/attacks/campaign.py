@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.support.server import MIB, ProcessStats
-from tests.campaigns.attacks import (
-    unauthenticated,  # noqa: F401  # they fill the table
-)
+from tests.campaigns.attacks import authenticated, unauthenticated  # noqa: F401  # they fill the table
 from tests.campaigns.attacks.attack import ATTACKS
 from tests.campaigns.attacks.target_server import TargetServer
 from tests.support.server_process import ServerProcess

@@ -33,7 +33,7 @@ def written(checker: FeatureChecker, queue: str, **terms: object) -> tuple[int, 
 
 def got(body: bytes, terms: MessageTerms, sequence_number: int = 1, **seen: object) -> ReceivedMessage:
     """That message as it comes, just enqueued and handed out, unless told otherwise."""
-    usual = {"enqueued_ms": now_ms(), "handed_out_ms": now_ms(), "session": terms.session, "ttl_ms": terms.ttl_ms}
+    usual = {"enqueued_ms": now_ms(), "delivered_ms": now_ms(), "session": terms.session, "ttl_ms": terms.ttl_ms}
     return ReceivedMessage(sequence_number=sequence_number, body=body, **usual | seen)  # type: ignore[arg-type]  # as above
 
 

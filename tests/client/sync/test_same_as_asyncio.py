@@ -24,9 +24,9 @@ CLASSES = [
 LATER = {"create_message_browser"}
 """Of the other client only, so far."""
 INSIDE = {
-    "abort", "adopt", "ask", "check_open", "converse", "deliver", "drop_if_silent", "forget", "link",
-    "peek_deferred", "run", "send_in",
-    "settle", "tell_sent", "was_settled"
+    "abort", "authorized_connection", "check_open", "deliver", "drop_if_silent", "link", "mark_settled",
+    "peek_deferred", "publish_sent", "register", "request", "run_with_retries", "send_in_transaction", "settle",
+    "unregister",
 }  # fmt: skip
 """Between the objects of the other client: nothing for applications."""
 ONLY_INSIDE_TRANSACTIONS = {"send"}

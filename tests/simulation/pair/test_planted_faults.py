@@ -11,7 +11,7 @@ ENOUGH = 12
 """Small runs in which a fault must show. That whole runs find nothing without one is the test of seeded runs."""
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.plant.__name__)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.apply.__name__)
 def test_a_planted_fault_is_found(fault: PlantedFault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault.apply(monkeypatch)
     for seed in range(fault.first, fault.first + ENOUGH):

@@ -92,7 +92,12 @@ def scheduled_ones_become_active_twice(patch: Patch) -> None:
 
 
 def looked_at_from_behind_what_is_being_cancelled(patch: Patch) -> None:
-    instead(patch, TimeIndex, "mark_processed", lambda right, self, low, **_: right(self, max(low, (self._clock.wall_ms(), 0))))
+    instead(
+        patch,
+        TimeIndex,
+        "mark_processed",
+        lambda right, self, low, **_: right(self, max(low, (self._clock.wall_ms(), 0))),
+    )
 
 
 def the_first_only_is_cancelled(patch: Patch) -> None:

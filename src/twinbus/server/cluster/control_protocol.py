@@ -14,16 +14,11 @@ from twinbus.model.outage import OutageKind  # noqa: TC001  # msgspec reads the 
 from twinbus.model.rule import RuleDescription  # noqa: TC001  # msgspec reads the types of fields
 from twinbus.server.auth.keys import Key  # noqa: TC001  # msgspec reads the types of fields
 from twinbus.server.catalogue.changes import Change, EntityCreated, EntityDeleted, EntityUpdated, RuleDeleted, RulePut
-from twinbus.server.paired_clients.report_format import (
-    Report,  # noqa: TC001  # msgspec reads the types of fields
-)
+from twinbus.server.paired_clients.report_format import ClientDeparture, Report  # noqa: TC001  # msgspec reads them
 from twinbus.store.catalogue import DESCRIPTION_TYPES, KIND_OF_DESCRIPTION, CleanupRow, EntityRow
 
 if TYPE_CHECKING:
     from twinbus.model.info import Description
-    from twinbus.server.paired_clients.report_format import (
-        ClientDeparture,  # msgspec reads the types of fields
-    )
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):

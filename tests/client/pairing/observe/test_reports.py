@@ -76,7 +76,7 @@ class FakeRequestLinks:
     def detach(self) -> None:
         pass
 
-    async def ask(self, properties: Mapping[str, object], body: object, *, timeout_s: float) -> Response:
+    async def request(self, properties: Mapping[str, object], body: object, *, timeout_s: float) -> Response:
         if self._node.is_silent:
             await asyncio.sleep(timeout_s)
         self._node.asked_with.append(properties)
