@@ -43,7 +43,7 @@ class Threshold:
     @property
     def is_met(self) -> bool:
         """It is enough."""
-        return self.found <= self.needed if self.is_ceiling else self.found >= self.required
+        return self.found <= self.needed if self.is_ceiling else self.found >= self.needed
 
     def row(self) -> str:
         """A line of a table."""

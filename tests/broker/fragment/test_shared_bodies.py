@@ -142,8 +142,8 @@ def test_receive_and_delete_needs_it_no_longer() -> None:
     rig = TopicHarness()
     first, second = two(rig)
     rig.publish_stored(LARGE)
-    assert rig.consumer(1, of=local_part(first).main, receive_and_delete=True).bodies == [LARGE]
-    assert rig.consumer(1, of=local_part(second).main, receive_and_delete=True).bodies == [LARGE]
+    assert rig.consumer(1, of=local_part(first).main, deletes=True).bodies == [LARGE]
+    assert rig.consumer(1, of=local_part(second).main, deletes=True).bodies == [LARGE]
     assert rig.shared_body_counts() == (0, 0)
 
 
@@ -151,7 +151,7 @@ def test_what_was_deleted_for_somebody_who_has_gone_is_stored_with_a_copy_of_its
     rig = TopicHarness()
     first, second = two(rig)
     rig.publish_stored(LARGE)
-    consumer = rig.consumer(of=local_part(first).main, receive_and_delete=True)
+    consumer = rig.consumer(of=local_part(first).main, deletes=True)
     consumer.grant(1)
     rig.run_until_commit()
     consumer.leave()

@@ -83,7 +83,7 @@ def test_one_that_does_not_read_is_given_no_more_than_fits_and_the_rest_is_there
         fragment = server.namespace.find_receivable(queue).parts[0].main
         wait_until(lambda: fragment.dispatcher.consumers)
         (consumer,) = fragment.dispatcher.consumers
-        peer = consumer._socket._peer  # type: ignore[attr-defined]  # noqa: SLF001  # as the server sees it
+        peer = consumer._backpressure._peer  # type: ignore[attr-defined]  # noqa: SLF001  # as the server sees it
         wait_until(lambda: not peer.is_writable)
         time.sleep(0.5)
         assert isinstance(peer.transport, websocket.WebSocket)
