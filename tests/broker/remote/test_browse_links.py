@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.broker.consumers import FakeConsumer
 from tests.broker.harness import PARTITIONED, BrokerHarness
 from tests.broker.messages import key_for_fragment, message
 from tests.broker.remote.fake_links import attach_browser
@@ -81,6 +84,22 @@ def test_a_drain_is_answered_while_a_process_is_silent() -> None:
     assert (client.bodies, client.link.drains) == ([b"here"], 1)
 
 
+def test_room_that_comes_back_during_a_drain_shows_what_is_here_before_a_slow_disk_of_another_process_answers() -> None:
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(message(b"there", key=key_for_fragment(3)))
+    rig.stores[3].hang()
+    client = BrowsingClient(rig)
+    rig.silent_processes.add(1)
+    client.grant(1)
+    rig.store_messages(message(b"here", key=key_for_fragment(4)))
+    client.grant(0, drain=True)
+    assert client.browse_link.available_credit == 0, "all is lent to fragment 1"
+    rig.end_silence()
+    assert client.bodies == [b"here"]
+    rig.advance(0.1)
+    assert client.link.drains == 1
+
+
 def test_a_drain_that_is_asked_for_before_the_link_is_accepted_is_answered() -> None:
     rig = BrokerHarness(PARTITIONED, processes=2)
     rig.store_messages(message(b"one", key=key_for_fragment(1)))
@@ -114,3 +133,32 @@ def test_a_range_that_reaches_beyond_what_is_there_is_not_over() -> None:
         rig.run_until_idle()
         assert client.bodies == [b"0", b"1"]
         assert [error.condition for error in client.link.errors] == ["twinbus:range-seen"]
+
+
+@pytest.mark.parametrize("end", ["taken", "left", "lost"])
+def test_a_reader_waits_for_what_is_on_its_way_to_a_receiver_in_another_process(end: str) -> None:
+    """The message was deleted for the receiver. It comes back if that has left; nobody knows of it if that is lost."""
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(message(b"1", key=key_for_fragment(1)), message(b"2", key=key_for_fragment(1)))
+    receiver = rig.start_consumer(FakeConsumer(rig.queue.parts[1].main, deletes=True))
+    rig.silent_processes.add(0)
+    receiver.grant(1)
+    rig.run_until_idle()
+    assert rig.counts_by_fragment()[1] == 1
+    seen: list[bytes] = []
+    link, use = attach_browser(
+        lambda delivery: seen.append(Message(delivery[0]).data[0]),
+        rig.last_process.fragments[1:2],
+        rig.deferred_calls.append,
+    )
+    link.credit = 10
+    use.on_credit()
+    rig.run_until_idle()
+    assert seen == []
+    if end == "lost":
+        rig.disconnect()
+    else:
+        if end == "left":
+            receiver.leave()
+        rig.end_silence()
+    assert seen == ([b"1", b"2"] if end == "left" else [b"2"])

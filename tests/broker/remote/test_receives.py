@@ -71,6 +71,38 @@ def test_a_drain_gives_what_is_here_while_another_process_is_silent() -> None:
     assert (receiver.bodies, receiver.drain_count) == ([b"here"], 1)
 
 
+def test_q29_credit_that_comes_back_during_a_drain_is_for_what_is_here_before_a_slow_disk_of_another_process() -> None:
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(message(b"there", key=key_for_fragment(3)))
+    rig.stores[3].hang()
+    receiver = rig.consumer()
+    rig.silent_processes.add(1)
+    receiver.grant(1)
+    rig.store_messages(message(b"here", key=key_for_fragment(0)))
+    receiver.drain()
+    assert receiver.available_credit == 0, "all is lent to fragment 1"
+    rig.end_silence()
+    assert (receiver.bodies, receiver.drain_count) == ([b"here"], 1)
+
+
+def test_q29_credit_that_comes_back_after_the_time_of_a_drain_is_for_all_fragments() -> None:
+    rig = BrokerHarness(PARTITIONED, processes=2)
+    rig.store_messages(message(b"there", key=key_for_fragment(3)))
+    rig.stores[3].hang()
+    receiver = rig.consumer()
+    rig.silent_processes.add(1)
+    receiver.drain(2)
+    rig.advance(0.06)
+    rig.end_silence()
+    rig.advance(0.05)
+    assert (receiver.drain_count, receiver.reserved) == (1, 2), "fragment 3 was asked later than the drain began"
+    receiver.grant(2)
+    rig.store_messages(message(b"here", key=key_for_fragment(0)))
+    rig.stores[3].resume()
+    rig.run_until_idle()
+    assert receiver.bodies == [b"there", b"here"]
+
+
 def test_who_leaves_during_a_drain_is_not_told_of_it_and_lends_nothing_more() -> None:
     rig = BrokerHarness(PARTITIONED, processes=2)
     receiver = rig.consumer()

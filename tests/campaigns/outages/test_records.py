@@ -10,7 +10,7 @@ import pytest
 from tests.campaigns.outages.records import ArrivalRecord, DeadLetterRecord, SendRecord, check_deliveries
 from tests.campaigns.outages.sender_program import SendLog, read_send_log
 from tests.campaigns.outages.streams import STREAMS, differences, make_message
-from tests.support.delivery_checker.pair_checker import stored_positions_of
+from tests.support.delivery_checker.pair_checker import PairDeliveryChecker, stored_positions_of
 from tests.support.delivery_checker.problems import MAX_PER_KIND
 from twinbus.client.pairing import EventKind, PairingEvent
 from twinbus.model.errors import PartlyStored, QuotaExceeded
@@ -135,6 +135,23 @@ def test_parked_messages_of_a_session_come_in_order_from_one_backlog_queue() -> 
     assert problem == "order: baskets-a0/2 of baskets has number 7, below number 8 of baskets-a0/1 before it"
     elsewhere = [sends[0], sent(2, stream, queue=f"{QUEUE}7")]
     assert check_deliveries(elsewhere, turned).problems == []
+
+
+@pytest.mark.parametrize("is_once", [True, False])
+def test_a_parked_message_may_have_been_a_duplicate_in_a_queue_that_was_deleted(*, is_once: bool) -> None:
+    """Both were moved twice, in order. The first is stored in the first queue, where no answer came to its send."""
+    ledger = PairDeliveryChecker()
+    for name in ("p/1", "p/2"):
+        message = ledger.send_started(name, "payments", ["payments"], "a session", detects_duplicates=is_once)
+        message.parked_in.append(QUEUE)
+        ledger.send_ended(message, None)
+    ledger.found_at_destination("p/1", "payments", 80, is_marked_duplicate=False)
+    for name, at in (("p/2", 86), ("p/1", 131), ("p/2", 132)):
+        parked_at_ms, incarnation = int(name[-1]), int(at > 100)
+        ledger.found_at_destination(
+            name, "payments", at, is_marked_duplicate=True, parked_at_ms=parked_at_ms, incarnation=incarnation
+        )
+    assert [problem.partition(":")[0] for problem in ledger.finish()] == ([] if is_once else ["order"])
 
 
 def test_messages_of_a_session_come_after_all_that_the_primary_has_confirmed() -> None:

@@ -152,7 +152,7 @@ class Actions:
 
     def _send_all(self, process: Process, keys: list[str | None]) -> None:
         world = self._simulation
-        sending = world.checker.send_started(keys, process.life)
+        sending, at_first = world.checker.send_started(keys, process.life), process.stores_accepting_sends()
         parcel = IncomingBatch()
         for message in sending.messages:
             payload = self.payload(message)
@@ -161,7 +161,8 @@ class Actions:
         def sent(error: ServiceBusError | None) -> None:
             is_full = isinstance(error, ServerBusy | QuotaExceeded) or world.settings.limits.max_pending_bytes < 10**6
             is_excused = is_full and world.count > 1  # another process may be full without this one knowing it
-            world.checker.send_answered(sending, error, [] if is_excused else process.stores_accepting_sends())
+            working = [] if is_excused else [store for store in process.stores_accepting_sends() if store in at_first]
+            world.checker.send_answered(sending, error, working)
 
         try:
             process.queue.send(parcel, sent)

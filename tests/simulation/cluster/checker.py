@@ -70,7 +70,7 @@ class ClusterChecker:
         return sending
 
     def send_answered(self, sending: SendOperation, error: ServiceBusError | None, working: list[int]) -> None:
-        """It was answered, or refused at once, while these stores took messages."""
+        """It was answered, or refused at once. These stores took messages when it was sent, and do so now."""
         if sending.is_answered or sending.is_void:
             raise Violation(f"{sending!r} was answered twice, or by a process that is gone")
         sending.is_answered = True

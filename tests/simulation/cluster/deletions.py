@@ -46,7 +46,7 @@ class Deletions:
         self._pending: dict[int, _PendingDeletion] = {}
 
     def begin(self, batch: ChangeBatch, disk: MemoryDisk) -> None:
-        """A batch is given to a store."""
+        """A batch is given to a store, or would have been."""
         rows = _rows(batch)
         kept = {read_record_fields(record)[0] for record in rows.values() if record is not None}
         for key, record in rows.items():
@@ -100,6 +100,12 @@ class WatchedStore(MemoryStore):
     def __init__(self, disk: MemoryDisk, deletions: Deletions, *, name: str, post_call: PostCall) -> None:
         super().__init__(disk, name=name, post_call=post_call)
         self._deletions = deletions
+        self._gathered: ChangeBatch
+        """The batch that will be given next."""
+
+    def batch(self) -> ChangeBatch:
+        self._gathered = super().batch()
+        return self._gathered
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         assert isinstance(batch, ChangeBatch)
@@ -112,6 +118,11 @@ class WatchedStore(MemoryStore):
             on_done(error)
 
         super().commit(batch, told)
+
+    def lose(self) -> None:
+        """It failed, or its process died. Messages may have been taken for receivers in a batch that was not given."""
+        self._deletions.begin(self._gathered, self.disk)
+        self._deletions.lose(self.disk)
 
 
 def _rows(batch: ChangeBatch) -> dict[bytes, bytes | None]:

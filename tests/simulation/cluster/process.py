@@ -119,11 +119,11 @@ class Process:
         return found
 
     def stores_accepting_sends(self) -> list[int]:
-        """Stores that take messages now, as is known here, and as it is."""
-        known = {self.simulation.store_of(part.main.number) for part in self.parts() if part.main.accepts_sends}
-        owners = {store: self.simulation.processes[store % self.simulation.count] for store in known}
-        journals = {store: owner.namespace.stores[store] for store, owner in owners.items() if owner is not None}
-        return sorted([store for store, journal in journals.items() if journal.accepts_sends])
+        """Return the stores that accept messages, both as known here and in fact: a store being opened accepts none."""
+        known = [part.main.number for part in self.parts() if part.main.accepts_sends]
+        owners = [(number, owner) for number in known if (owner := self.simulation.owner_of(number)) is not None]
+        accepting = [number for number, owner in owners if owner.parts()[number].main.accepts_sends]
+        return sorted({self.simulation.store_of(number) for number in accepting})
 
     # --- its loop -----------------------------------------------------------------------------------------------------
 
@@ -154,6 +154,7 @@ class Process:
     def _failed(self, journal: CommitLog) -> None:
         store = self.namespace.stores.index(journal)
         self.simulation.trace(f"  store {store} failed")
+        self.stores[store].lose()
         self.simulation.store_failed(store)
         journal.store.close(lambda _: self.closed.add(store))
 

@@ -146,9 +146,9 @@ class ClusterSimulation:
         ledger = self.checker
         self.record_incident()
         self.processes[process.number] = None
-        for store in process.stores:
-            self.disks[store].crash(self.random)
-            ledger.deletions.lose(self.disks[store])
+        for number, store in process.stores.items():
+            self.disks[number].crash(self.random)
+            store.lose()
         ledger.owner_lost(list(process.stores))
         ledger.process_lost(process.life)
         for taker in list(process.receivers):
@@ -174,7 +174,6 @@ class ClusterSimulation:
         process.is_silent, process.has_overdue_timers = False, True
 
     def store_failed(self, store: int) -> None:
-        self.checker.deletions.lose(self.disks[store])
         self.checker.store_lost(store)
         for process in self.running_processes:
             for taker in process.receivers:

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.cluster.run import run
 from tests.simulation.seeded_runs import describe_error
 from twinbus.broker.fragment.fragment import Fragment
+from twinbus.broker.intake import partitioner
 from twinbus.broker.intake.send_order import QueuedSend, SendOrder
 from twinbus.broker.remote.credit_reservation import CreditReservation
 from twinbus.broker.remote.part import RemoteTransaction
@@ -105,6 +106,10 @@ def later_sends_overtake_a_batch_that_is_checked(patch: Patch) -> None:
     patch.setattr(SendOrder, "enqueue", overtake)
 
 
+def what_one_store_does_not_take_is_refused(patch: Patch) -> None:
+    patch.setattr(partitioner, "_TRY_OTHER_FRAGMENT", ())
+
+
 # What is said of each: that another thing is found is no sign that this one is.
 FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
     nobody_is_told_that_there_is_something: ("which waits",),
@@ -117,6 +122,7 @@ FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
     nobody_hears_of_stores: ("believes of store",),
     more_is_claimed_than_is_lent: ("are reserved", "are given back"),
     later_sends_overtake_a_batch_that_is_checked: ("was stored out of turn",),
+    what_one_store_does_not_take_is_refused: ("worked all the time",),
 }
 
 

@@ -111,6 +111,11 @@ class PairMessage(Message):
         is_one = len(self.parked_in) == len(parkings) == 1 and len(self.moved_from) <= 1
         return self.parked_in[0] if is_one and not self.has_expired else None
 
+    def may_have_been_dropped(self, copy: PairCopy) -> bool:
+        """Its entity was deleted and created again, and before that had a copy of which this one is a duplicate."""
+        direct = [one for one in self.found_copies if one.destination == copy.destination and one.parked_at_ms is None]
+        return self.detects_duplicates and any(one.incarnations < copy.incarnations for one in direct)
+
 
 class PairDeliveryChecker(DeliveryChecker):
     """One ledger for all messages of a run."""
@@ -254,8 +259,14 @@ class PairDeliveryChecker(DeliveryChecker):
         return message.sender_view
 
     def has_position(self, copy: Copy) -> bool:
-        """Only copies that were parked are compared: the order of the others is compared in `_check_direct`."""
-        return super().has_position(copy) and isinstance(copy, PairCopy) and copy.parked_at_ms is not None
+        """Only copies that were parked are compared: the order of the others is compared in `_check_direct`.
+
+        A message counts from its first arrival. If that may have been dropped as a duplicate, it has no number.
+        """
+        if not super().has_position(copy) or not isinstance(copy, PairCopy) or copy.parked_at_ms is None:
+            return False
+        message = self.messages[copy.number]
+        return isinstance(message, PairMessage) and not message.may_have_been_dropped(copy)
 
     def finish(self) -> list[str]:
         """Everything that is there was found: all problems."""

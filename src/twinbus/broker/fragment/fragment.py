@@ -10,6 +10,7 @@ count, is neither locked nor ready, and no second settlement finds it.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from twinbus.broker import store_keys
@@ -40,7 +41,7 @@ from twinbus.broker.message_record import (
     with_enqueued_time,
     with_own_body,
 )
-from twinbus.broker.ports.fragment import FragmentPort
+from twinbus.broker.ports.fragment import UNLIMITED, FragmentPort
 from twinbus.broker.store_keys import fragment_of_prefix, pack_sequence
 from twinbus.model.callbacks import ignore
 from twinbus.model.errors import ServiceBusError, StoreUnavailable
@@ -148,6 +149,8 @@ class Fragment(FragmentPort):
         self.browse_cursors: dict[BrowseCursor, None] = {}
         self.returnable: dict[Consumer, dict[int, bytes]] = {}
         """Messages deleted for receivers that may still return them, by sequence numbers."""
+        self._uncertain_sequences: set[int] = set()
+        """Messages that are being deleted for receivers or stored again: it is not known yet whether they stay."""
         self._token_source = token_source
         self._closed_error: ServiceBusError | None = None
         """Why nobody gets anything from it any more: its entity was deleted."""
@@ -377,7 +380,9 @@ class Fragment(FragmentPort):
     def _delete_and_deliver(self, consumer: Consumer, messages: list[SequencedRecord]) -> None:
         """Delete, and deliver when that is on disk: so it is received once, or never."""
         line, holdings = self._dispatcher, self.message_table
-        self.in_flight.add_deleting([sequence for sequence, _ in messages])
+        numbers = [sequence for sequence, _ in messages]
+        self.in_flight.add_deleting(numbers)
+        self._uncertain_sequences.update(numbers)
         line.begin_pending_delivery(consumer, len(messages))
         for sequence, record in messages:
             holdings.remove_active(sequence, len(record))
@@ -385,8 +390,9 @@ class Fragment(FragmentPort):
                 holdings.remove_index_rows(sequence, record)
 
         def applied() -> None:
-            for sequence, _ in messages:
+            for sequence in numbers:
                 self.in_flight.remove(sequence)
+            self._uncertain_sequences.difference_update(numbers)
             line.end_pending_delivery(consumer, len(messages))
             taken = 0
             if not consumer.is_closed:
@@ -411,14 +417,22 @@ class Fragment(FragmentPort):
             return
         for sequence, record in messages:
             self.message_table.put(sequence, with_own_body(record))
-        self.in_flight.add_deleting([sequence for sequence, _ in messages])
+        numbers = [sequence for sequence, _ in messages]
+        self.in_flight.add_deleting(numbers)
+        self._uncertain_sequences.update(numbers)
 
         def applied() -> None:
+            self._uncertain_sequences.difference_update(numbers)
             for sequence, record in messages:
                 self.in_flight.remove(sequence)
                 self._dispatcher.requeue(sequence, record)
 
         self.commit_log.add(self, 0, applied, on_done)
+
+    def first_uncertain_sequence(self, start: int) -> int:
+        """Return the lowest number, from `start` on, of a message that may be stored again; UNLIMITED if none may."""
+        numbers = chain(self._uncertain_sequences, *self.returnable.values())
+        return min([sequence for sequence in numbers if sequence >= start], default=UNLIMITED)
 
     def find_session_lock(self, session_id: bytes, consumer: Consumer) -> LocalSessionLock:
         """Return a session that a receiver has now. SessionLockLost."""
@@ -522,6 +536,9 @@ class Fragment(FragmentPort):
         """The numbers that a restart starts from, with every batch that changes them."""
         if self._closed_error is None:  # else all that it had is removed
             self.message_table.low_watermark = self.in_flight.lowest(self._dispatcher.lowest_available)
+            if self.returnable:
+                uncertain = self.first_uncertain_sequence(0)
+                self.message_table.low_watermark = min(self.message_table.low_watermark, uncertain)
             self.message_table.write_counters(batch)
 
     def publish_counters(self) -> None:
@@ -537,6 +554,10 @@ class Fragment(FragmentPort):
         self._dispatcher.dispatch()
         if self.message_table.shared_bodies is not None:
             self.message_table.shared_bodies.resume()
+        self.advance_browsers()
+
+    def advance_browsers(self) -> None:
+        """Let browsers read on: there may be more messages to show."""
         if self.browse_cursors:
             for browser in list(self.browse_cursors):
                 browser.advance()
@@ -611,6 +632,7 @@ class Fragment(FragmentPort):
         self._dispatcher.reset(self.message_table.low_watermark)
         self.locks = Locks(self._token_source, self.number)
         self.in_flight.clear()
+        self._uncertain_sequences.clear()
         self.deferred_in_flight.clear()
         self._settlement.reset()
         self.redelivery.reset()

@@ -86,6 +86,9 @@ class BrowseCursor(BrowseCursorPort):
         if start >= end or not self.reader.wants_messages:
             self._end_drain()
             return
+        end = min(end, fragment.first_uncertain_sequence(start))
+        if start == end:
+            return  # it goes on when it is known whether that message stays
         room = min(self.reader.available_credit, READ_BATCH_SIZE)
         if room <= 0 or not self._read_limiter.acquire(self):
             return  # it says when there is
@@ -112,6 +115,9 @@ class BrowseCursor(BrowseCursorPort):
             return
         if self not in fragment.browse_cursors:
             return
+        uncertain = fragment.first_uncertain_sequence(self._next_sequence)
+        if uncertain < end_sequence:  # a receiver got it after this read began
+            rows, end_sequence = [row for row in rows if sequence_of_key(row[0]) < uncertain], uncertain
         if fragment.redelivery.has_suspects:
             rows = [(key, fragment.redelivery.as_delivered(sequence_of_key(key), record)) for key, record in rows]
         seen = self.reader.deliver_browsed([_make_delivery(key, record) for key, record in rows])

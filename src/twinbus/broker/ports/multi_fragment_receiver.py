@@ -98,6 +98,7 @@ class MultiFragmentReceiver:
         waiting = sorted(
             self._in_rotation(), key=lambda fragment: not fragment.dispatcher.has_reserved_credit(consumer)
         )
+        local_fragments = [fragment for fragment in self._in_rotation() if not fragment.reserves_credit]
         is_over = False
 
         def finish() -> None:
@@ -106,23 +107,22 @@ class MultiFragmentReceiver:
             if not was_over and not consumer.is_closed:
                 on_drained()
 
-        def ask_next() -> None:
-            is_hungry = waiting and (
-                consumer.available_credit > 0 or waiting[0].dispatcher.has_reserved_credit(consumer)
-            )
-            if is_over or consumer.is_closed or not is_hungry:
-                finish()
+        def drain_next() -> None:
+            if consumer.is_closed:
+                return
+            if is_over:
+                consumer.request_messages()  # credit that comes back after the drain is offered to all fragments
+                return
+            for fragment in local_fragments:  # local messages do not wait for a slow process
+                fragment.dispatcher.dispatch_to(consumer)
+            if waiting and (consumer.available_credit > 0 or waiting[0].dispatcher.has_reserved_credit(consumer)):
+                waiting.pop(0).dispatcher.drain(consumer, drain_next)
             else:
-                waiting.pop(0).dispatcher.drain(consumer, ask_next)
+                finish()
 
         first = self.fragments[0]
         first.timers.call_at(first.clock.monotonic_s() + DRAIN_TIMEOUT_S, finish)
-        for fragment in self._in_rotation():
-            if not fragment.reserves_credit:
-                fragment.dispatcher.dispatch_to(
-                    consumer
-                )  # what is here is not waited for behind a process that is slow
-        ask_next()
+        drain_next()
 
     def fragment_of_tag(self, tag: bytes) -> FragmentPort:
         """The fragment that a lock's tag or token is of; any, if it is of none."""

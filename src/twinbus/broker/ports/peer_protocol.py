@@ -247,6 +247,16 @@ class ReturnMessages(_Message):
     sequence_numbers: list[int]
 
 
+class ConfirmDelivered(_Message):
+    """A receiver that receives and deletes has the first `delivered_count` messages since it granted credit.
+
+    Messages that it did not accept are named in a `ReturnMessages` before.
+    """
+
+    consumer_id: int
+    delivered_count: int
+
+
 class Barrier(_Message):
     """Say that all was heard that was said so far. Answered by `Done`."""
 
@@ -311,6 +321,7 @@ Request: TypeAlias = (
     | GrantCredit
     | Detach
     | ReturnMessages
+    | ConfirmDelivered
     | Barrier
     | SettleInTransaction
     | Commit

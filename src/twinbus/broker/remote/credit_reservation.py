@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.ports.fragment import OWNER_TIMEOUT_S, SessionLock
 from twinbus.broker.ports.multi_fragment_receiver import DRAIN_TIMEOUT_S
-from twinbus.broker.ports.peer_protocol import AttachConsumer, Detach, GrantCredit, ReturnMessages
+from twinbus.broker.ports.peer_protocol import AttachConsumer, ConfirmDelivered, Detach, GrantCredit, ReturnMessages
 from twinbus.broker.ports.settlement import session_lock_lost_error
 from twinbus.model.errors import ServiceBusError, SessionLockLost, StoreUnavailable
 
@@ -199,6 +199,8 @@ class CreditReservation:
         if not consumer.receive_and_delete:  # else it frees what it had reserved itself
             consumer.reserve_credit(-count)
         taken = consumer.deliver(deliveries)
+        if taken and consumer.receive_and_delete:
+            self._peer.send_notice(ConfirmDelivered(self._consumer_id, self._received_count - count + taken))
         if taken < count:
             self._is_expired = True  # all that comes for this claim later is given back as well
             self._release_credit()

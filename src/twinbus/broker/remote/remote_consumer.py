@@ -60,6 +60,8 @@ class RemoteConsumer:
         """That there is something for it."""
         self._delivered_tags: list[bytes] = []
         """The tags of what it was given since it claimed."""
+        self._confirmed_count = 0
+        """How many of these the receiver has, or has returned."""
         if receive_and_delete:
             fragment.returnable[self] = {}
 
@@ -68,6 +70,7 @@ class RemoteConsumer:
     def grant_credit(self, count: int) -> None:
         """It takes so many now. What it was given before it has, or it was brought back."""
         self._delivered_tags.clear()
+        self._confirmed_count = 0
         self._returnable_messages().clear()
         if self.is_closed:
             return
@@ -82,6 +85,14 @@ class RemoteConsumer:
             self.fragment.restore_deleted(items, on_done)
         else:
             on_done(None)
+
+    def confirm_delivered(self, delivered_count: int) -> None:
+        """Note that the first messages since it granted credit do not come back."""
+        returnable = self._returnable_messages()
+        for tag in self._delivered_tags[self._confirmed_count : delivered_count]:
+            returnable.pop(int.from_bytes(tag), None)
+        self._confirmed_count = delivered_count
+        self.fragment.advance_browsers()
 
     def _returnable_messages(self) -> dict[int, bytes]:
         """Messages that were deleted for it since it claimed, and may come back."""
@@ -99,6 +110,7 @@ class RemoteConsumer:
         if self.receive_and_delete:  # its session is free when they are back: who has that next gets them first
             self.return_messages([int.from_bytes(tag) for tag in tags], lambda _error: fragment.dispatcher.remove(self))
             fragment.returnable.pop(self, None)
+            fragment.advance_browsers()
             return
         fragment.dispatcher.remove(self)
         with suppress(ServiceBusError):  # its store does not work, and the locks are void, or will be over

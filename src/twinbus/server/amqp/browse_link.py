@@ -208,16 +208,20 @@ class BrowseLink:
                 self.link.drained()
 
         def show_next() -> None:
-            is_hungry = waiting and (self.link.sendable > self._reserved_credit or waiting[0].has_reserved_credit)
-            if is_over or self.is_closed or not is_hungry:
-                finish()
-            else:
+            if self.is_closed:
+                return
+            if is_over:
+                self.request_messages()  # credit that comes back after the drain is offered to all fragments
+                return
+            for fragment, browser in self._browsers:
+                if not fragment.reserves_credit:
+                    browser.advance()  # local messages do not wait for a slow process
+            if waiting and (self.link.sendable > self._reserved_credit or waiting[0].has_reserved_credit):
                 waiting.pop(0).drain(show_next)
+            else:
+                finish()
 
         self._timers.call_at(self._clock.monotonic_s() + DRAIN_TIMEOUT_S, finish)
-        for fragment, browser in self._browsers:
-            if not fragment.reserves_credit:
-                browser.advance()  # what is here is not waited for behind a process that is slow
         show_next()
 
     def _on_drained(self) -> None:

@@ -147,6 +147,7 @@ class PeerServer:
         self._notice_handlers: dict[type, Callable[[Any], None]] = {
             calls.GrantCredit: self._grant_credit,
             calls.Detach: self._detach,
+            calls.ConfirmDelivered: self._confirm_delivered,
             calls.SettleInTransaction: self._settle_in_transaction,
             calls.RollBack: self._roll_back,
         }
@@ -324,6 +325,11 @@ class PeerServer:
             visitor.return_messages(request.sequence_numbers, _done_or_failed(on_reply))
         else:
             on_reply(Done())
+
+    def _confirm_delivered(self, notice: calls.ConfirmDelivered) -> None:
+        consumer = self._consumers.get(notice.consumer_id)
+        if consumer is not None:
+            consumer.confirm_delivered(notice.delivered_count)
 
     def _settle(self, request: calls.Settle, on_reply: OnReply) -> None:
         fragment = self.fragment(request.address)
