@@ -178,8 +178,8 @@ def test_more_sessions_than_are_remembered_are_found(monkeypatch: pytest.MonkeyP
 
 
 def test_more_messages_than_are_read_at_once_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("hold", "sessions"):
-        monkeypatch.setattr(f"twinbus.broker.{module}.READ_AHEAD", 3)
+    for module in ("session_lock", "session_dispatcher"):
+        monkeypatch.setattr(f"twinbus.broker.fragment.{module}.READ_AHEAD_MESSAGES", 3)
     rig = BrokerHarness(SESSIONS)
     expected = []
     for number in range(20):

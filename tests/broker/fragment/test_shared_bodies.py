@@ -215,7 +215,7 @@ def test_the_window_is_bounded_by_whole_messages(monkeypatch: pytest.MonkeyPatch
     rig.publish_stored(*[LARGE] * 50)
     rig.restart()
     consumer = rig.consumer(1, of=local_part(first).main)
-    assert local_part(first).main.dispatcher.window.bytes < 8_000
+    assert local_part(first).main.dispatcher.window.ready_bytes < 8_000
     consumer.grant(49)
     rig.run_until_idle()
     assert len(consumer.bodies) == 50
@@ -266,4 +266,4 @@ def test_one_that_is_completed_while_its_body_is_read_does_not_come_again() -> N
     local_part(first).main.settlement.complete([last], Results())
     rig.run_until_idle()
     assert len(other.deliveries) == 1
-    assert local_part(first).main.count == 2
+    assert local_part(first).main.active_count == 2

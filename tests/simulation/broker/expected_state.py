@@ -192,7 +192,11 @@ class Message:
         )
 
     def __repr__(self) -> str:
-        found = [name for name in ("lock", "settlement", "changing", "handed") if getattr(self, name) is not None]
+        found = [
+            name
+            for name in ("lock", "settlement", "pending_commit", "deleting_consumer")
+            if getattr(self, name) is not None
+        ]
         return f"message {self.identity} ({', '.join(found) or 'idle'}, on disk {self.location})"
 
 

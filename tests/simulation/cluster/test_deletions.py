@@ -45,7 +45,7 @@ def test_a_message_that_was_to_be_deleted_comes_back_late_if_no_store_was_told(
     parcel = IncomingBatch()
     for message in sending.messages:
         payload = build(message_annotations={PARTITION_KEY: "key"}) + make_payload(message.identity, 0)
-        process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.terms)
+        process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.validation_policy)
     process.queue.send(parcel, lambda error: world.checker.send_answered(sending, error, []))
     deleting, locking = SimulatedReceiver(process, 1, deletes=True), SimulatedReceiver(process, 2)
     world.run_until_idle()
