@@ -188,7 +188,7 @@ def test_what_is_queued_in_one_turn_goes_out_in_one_write() -> None:
 
 def test_a_handler_that_fails_costs_its_own_connection_only(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(Recorder):
-        def react(self, event: Event) -> None:
+        def handle_event(self, event: Event) -> None:
             super().handle_event(event)
             if isinstance(event, AttachRequested) and event.link.name == "bad":
                 raise RuntimeError("a bug")
@@ -237,7 +237,7 @@ def test_a_link_that_comes_and_goes_in_one_read_costs_nothing_and_every_end_is_t
 
 def test_a_handler_that_has_failed_hears_of_ends_only_and_of_each() -> None:
     class Faulty(Recorder):
-        def react(self, event: Event) -> None:
+        def handle_event(self, event: Event) -> None:
             super().handle_event(event)
             if isinstance(event, AttachRequested | LinkDetached):
                 raise RuntimeError("a bug, and again")  # noqa: TRY004
@@ -329,7 +329,7 @@ def test_one_connection_too_many_is_dropped_and_the_others_go_on() -> None:
 
 def test_an_answer_to_sasl_that_comes_later_lets_what_waited_be_read() -> None:
     class Slow(Recorder):
-        def react(self, event: Event) -> None:
+        def handle_event(self, event: Event) -> None:
             if not isinstance(event, SaslInitReceived):
                 super().handle_event(event)
 
@@ -427,7 +427,7 @@ def test_a_peer_that_does_not_read_stops_being_sent_to_and_costs_bounded_memory(
 
         sent = 0
 
-        def react(self, event: Event) -> None:
+        def handle_event(self, event: Event) -> None:
             super().handle_event(event)
             if isinstance(event, CreditGranted):
                 self.pump(event.link)

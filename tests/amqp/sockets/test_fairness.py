@@ -210,7 +210,7 @@ def test_a_backlog_takes_one_turn_at_a_time_and_a_piece_of_each_peer_in_it() -> 
 
 def test_a_fault_of_one_peer_leaves_the_turns_of_the_others_as_they_are() -> None:
     class Faulty(Waiting):
-        def read_piece(self) -> bool:
+        def read_slice(self) -> bool:
             raise ZeroDivisionError
 
     passing = Time()
