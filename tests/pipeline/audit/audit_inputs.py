@@ -148,7 +148,12 @@ class AuditInputs:
     def audit(self, spark: SparkSession, **settings: Any) -> tuple[AuditResult, dict[tuple[str, str], Row]]:  # noqa: ANN401
         """What comes of it, and the row of each message at each destination."""
         report = str(self.folder / f"report-{os.urandom(4).hex()}")
-        given: dict[str, Any] = {"journals": [self.journals], "covered": ["*"], "skew_s": 0.0, "report": report}
+        given: dict[str, Any] = {
+            "journals": [self.journals],
+            "covered_entities": ["*"],
+            "max_clock_skew_s": 0.0,
+            "report_folder": report,
+        }
         chosen = AuditSettings(**given | settings)
         found = Inspection(
             self.now,

@@ -125,7 +125,7 @@ def test_what_was_captured_was_delivered_and_what_was_not_is_lost(spark: SparkSe
         shop.sent("orders", "1", "2", "3", "4")
     world.clock.advance(60)
     capture(tmp_path / "captured", 1, 3)
-    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], captured_as=["contoso"])
+    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], capture_names=["contoso"])
     found = {name: (row.verdict, row.came) for (_, name), row in rows.items()}
     assert found == {"1": ("delivered", 1), "2": ("delivered", 1), "3": ("delivered", 1), "4": ("lost", 0)}
 
@@ -145,7 +145,7 @@ def test_a_captured_message_that_was_dead_lettered_is_one_copy_and_dead(spark: S
         world.add_message("orders/$deadletterqueue", name, 90 + int(name))
     world.add_message("orders", "4", 4)
     capture(tmp_path / "captured", 1, 6)
-    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], captured_as=["contoso"])
+    _, rows = world.audit(spark, captures=[str(tmp_path / "captured")], capture_names=["contoso"])
     assert {name: (row.verdict, row.is_doubled) for (_, name), row in rows.items()} == {
         "1": ("dead-lettered", False),  # by a receiver that said so
         "2": ("dead-lettered", False),  # by the broker

@@ -38,17 +38,17 @@ def facts(minute: int, **about: Any) -> JournalFileFacts:  # noqa: ANN401
     """Of a file that begins then, and has rows for ten minutes."""
     first = NOON + minute * MINUTE
     given: dict[str, Any] = {
-        "first": first,
-        "last": first + 10 * MINUTE,
-        "lost_at": None,
-        "lost": 0,
-        "says_began": True,
-        "says_ended": False,
+        "first_time": first,
+        "last_time": first + 10 * MINUTE,
+        "last_loss_time": None,
+        "lost_rows": 0,
+        "has_start_row": True,
+        "has_end_row": False,
         "has_sends": True,
         "has_transactions": False,
-        "has_cancelled": False,
+        "has_cancellations": False,
         "received_from": frozenset({"orders"}),
-        "bulk": frozenset(),
+        "bulk_settlements": frozenset(),
     }
     return JournalFileFacts(**given | about)
 
@@ -61,7 +61,7 @@ def gaps(
 
 
 def test_a_journal_that_began_and_ended_has_no_gap() -> None:
-    assert gaps({file(1): facts(0), file(2): facts(60, says_began=False, says_ended=True)}) == []
+    assert gaps({file(1): facts(0), file(2): facts(60, has_start_row=False, has_end_row=True)}) == []
 
 
 def test_one_without_an_end_hides_what_its_receivers_did_for_some_minutes() -> None:
@@ -81,7 +81,7 @@ def test_one_that_goes_on_hides_nothing_from_before_it_was_heard_of() -> None:
 
 
 def test_rows_that_were_lost_hide_what_was_done_before_they_were_counted() -> None:
-    (gap,) = gaps({file(1): facts(0, lost_at=NOON + 7 * MINUTE, lost=1_234, says_ended=True)})
+    (gap,) = gaps({file(1): facts(0, last_loss_time=NOON + 7 * MINUTE, lost_rows=1_234, has_end_row=True)})
     assert (gap.entity, gap.until) == ("orders", NOON + 7 * MINUTE)
     assert "lost 1,234 rows" in gap.reason
 
@@ -89,7 +89,7 @@ def test_rows_that_were_lost_hide_what_was_done_before_they_were_counted() -> No
 @pytest.mark.parametrize("parts", [(1, 3), (2, 3)])
 def test_a_missing_file_hides_what_was_done_anywhere_before_the_next(parts: tuple[int, int]) -> None:
     files: dict[JournalFile, JournalFileFacts | None] = {file(part): facts(60 * part) for part in parts[:1]}
-    files[file(parts[1])] = facts(60 * parts[1], says_ended=True)
+    files[file(parts[1])] = facts(60 * parts[1], has_end_row=True)
     (gap,) = gaps(files)
     hidden = 3 if parts == (1, 3) else 2
     assert (gap.entity, gap.since, gap.until) == (ANY_ENTITY, MIN_TIME, NOON + 60 * hidden * MINUTE)
@@ -97,18 +97,18 @@ def test_a_missing_file_hides_what_was_done_anywhere_before_the_next(parts: tupl
 
 
 def test_a_last_file_that_was_closed_for_another_hides_what_was_done_anywhere_since() -> None:
-    (gap,) = gaps({file(1): facts(0), file(2): facts(60, says_began=False)})
+    (gap,) = gaps({file(1): facts(0), file(2): facts(60, has_start_row=False)})
     assert (gap.entity, gap.since, gap.until) == (ANY_ENTITY, NOON + 70 * MINUTE, NOON + 600 * MINUTE)
     assert "file 3 of journal 1-a is missing" in gap.reason
 
 
 def test_one_whose_first_and_last_files_are_missing_is_not_taken_for_one_of_the_first_version() -> None:
-    found = gaps({file(2): facts(60, says_began=False)})
+    found = gaps({file(2): facts(60, has_start_row=False)})
     assert max(gap.until for gap in found) == NOON + 600 * MINUTE
 
 
 def test_a_file_that_a_full_disk_left_without_rows_is_not_missing() -> None:
-    assert gaps({file(1): facts(0), file(2, is_ended=False): None, file(3): facts(60, says_ended=True)}) == []
+    assert gaps({file(1): facts(0), file(2, is_ended=False): None, file(3): facts(60, has_end_row=True)}) == []
 
 
 def test_a_journal_without_a_row_hides_everything() -> None:
@@ -117,13 +117,13 @@ def test_a_journal_without_a_row_hides_everything() -> None:
 
 
 def test_one_of_the_first_version_is_believed_if_its_last_file_has_an_end() -> None:
-    assert gaps({file(1): facts(0, says_began=False)}) == []
-    (gap,) = gaps({file(1, is_ended=False): facts(0, says_began=False)})
+    assert gaps({file(1): facts(0, has_start_row=False)}) == []
+    (gap,) = gaps({file(1, is_ended=False): facts(0, has_start_row=False)})
     assert (gap.entity, gap.until) == (ANY_ENTITY, NOON + 600 * MINUTE)
 
 
 def test_what_is_deleted_in_bulk_hides_which_messages_these_were() -> None:
-    told = [facts(0, bulk=frozenset({("orders", NOON + 3 * MINUTE)}))]
+    told = [facts(0, bulk_settlements=frozenset({("orders", NOON + 3 * MINUTE)}))]
     (gap,) = bulk_gaps(told)
     assert (gap.entity, gap.since, gap.until) == ("orders", MIN_TIME, NOON + 3 * MINUTE)
 

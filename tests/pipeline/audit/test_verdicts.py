@@ -65,20 +65,20 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
     world = AuditInputs(tmp_path_factory.mktemp("world"))
     for path in ("orders", "unseen", "blind", "cut", "bulk"):
         world.add_queue(path)
-    world.add_queue("young", made_ms=world.clock.wall_ms() + 30 * 60_000)
-    world.add_queue("once", is_there=False)
+    world.add_queue("young", created_ms=world.clock.wall_ms() + 30 * 60_000)
+    world.add_queue("once", exists=False)
     world.add_destination("payments", "payments", detects_duplicates=True, duplicate_window_ms=600_000)
     world.add_destination("ledger", "ledger")
     world.add_subscription("news", "all")
     world.add_subscription("news", "some", is_filtered=True)
-    world.add_subscription("news", "late", made_ms=world.clock.wall_ms() + 30 * 60_000)
+    world.add_subscription("news", "late", created_ms=world.clock.wall_ms() + 30 * 60_000)
     world.failures["blind"] = "StoreUnavailable: no"
     write_sends(world)
     world.clock.advance(MINUTE_S)
     write_settlements(world)
     world.clock.advance(3 * 3600)
     with world.run_program() as shop:  # the queue was made anew, and counts from the beginning
-        shop.sent("orders", "sent after its number was cancelled", scheduled=[77])
+        shop.sent("orders", "sent after its number was cancelled", scheduled_sequence_numbers=[77])
     lay_out(world)
     until = world.now
     world.clock.advance(MINUTE_S)
@@ -86,7 +86,7 @@ def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Au
         shop.sent("orders", "too young", "before and after")
         shop.sent("orders", "spooled, and sent after the look", is_from_spool=True)
     world.clock.set_wall_ms(round(until.timestamp() * 1_000))
-    return Audited(*world.audit(spark, covered=["[!u]*"]))
+    return Audited(*world.audit(spark, covered_entities=["[!u]*"]))
 
 
 def write_sends(inputs: AuditInputs) -> None:
@@ -106,15 +106,15 @@ def write_sends(inputs: AuditInputs) -> None:
         shop.parked("orders", "spooled and parked", reason=FROM_SPOOL)
         shop.event(EventKind.SPOOL_REFUSED, "orders", "refused")
         shop.event(EventKind.SPOOLED, "orders", "refused")
-        shop.sent("orders", "cancelled", scheduled=[77])
+        shop.sent("orders", "cancelled", scheduled_sequence_numbers=[77])
         shop.on_event(ScheduleCancelled("orders", [77]))
         for name in ("unanswered", "unanswered and there"):
             shop.on_event(SendFailed("orders", [message(name)], ConnectionLost("no answer")))
         shop.on_event(SendFailed("orders", [message("failed")], ConnectionFailed("refused")))
         for name, outcome in (("committed", "committed"), ("rolled back", "rolled back"), ("in doubt", "unknown")):
-            shop.sent("orders", name, transaction=name)
+            shop.sent("orders", name, transaction_key=name)
             shop.on_event(TransactionEnded(name, outcome))
-        shop.sent("orders", "never over", transaction="never over")
+        shop.sent("orders", "never over", transaction_key="never over")
         shop.sent("payments", "paid")
         shop.sent("payments", "paid")
         shop.sent("ledger", "noted")
@@ -257,7 +257,7 @@ def test_what_no_subscription_had_to_take_and_none_has_is_unknown(spark: SparkSe
     world = AuditInputs(tmp_path)
     for name in ("red", "green"):
         world.add_subscription("news", name, is_filtered=True)
-    world.add_subscription("later", "all", made_ms=world.clock.wall_ms() + 30_000)
+    world.add_subscription("later", "all", created_ms=world.clock.wall_ms() + 30_000)
     with world.run_program() as shop:
         shop.sent("News", "red", "blue")
         shop.sent("later", "early")

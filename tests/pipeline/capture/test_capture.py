@@ -108,7 +108,7 @@ async def test_what_was_captured_is_completed_if_that_is_wanted(
     server: ServerProcess, queue: str, tmp_path: Path
 ) -> None:
     await send_messages(server, queue, range(10))
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
     assert server.message_counts(queue) == (0, 0)
     assert len(CapturedFolder(tmp_path).ids()) == 10
 
@@ -120,7 +120,7 @@ async def test_what_the_last_capture_did_not_come_to_complete_is_completed(
 ) -> None:
     await send_messages(server, queue, range(10))
     await run_capture(LocalSpark(), make_settings(server, tmp_path, queue))
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
     assert server.message_counts(queue) == (0, 0)
     assert len(CapturedFolder(tmp_path).ids()) == 10
 
@@ -135,11 +135,11 @@ async def test_what_failed_between_a_file_and_its_manifest_is_captured_again(
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "write_atomically", lambda *_: (_ for _ in ()).throw(OSError("the power is gone")))
         with pytest.raises(OSError, match="the power is gone"):
-            await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+            await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
     assert len(CapturedFolder(tmp_path).files()) == 1
     assert server.message_counts(queue)[0] == 10, "nothing is completed before its manifest is there"
     await send_messages(server, queue, range(10, 20))
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
     taken = CapturedFolder(tmp_path)
     taken.check_manifests()
     assert taken.ids() == [str(number) for number in range(20)]
@@ -197,7 +197,7 @@ async def test_an_entity_that_was_created_again_is_a_loss_unless_that_is_allowed
     await send_messages(server, path, range(5, 8))
     with pytest.raises(PipelineError, match=r"deleted and created again .*--allow-data-loss"):
         await run_capture(LocalSpark(), make_settings(server, tmp_path, path))
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, path, allows_loss=True))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, path, allows_data_loss=True))
     await run_capture(LocalSpark(), make_settings(server, tmp_path, path))
     taken = CapturedFolder(tmp_path)
     taken.check_manifests()
@@ -224,7 +224,7 @@ async def test_what_was_purged_before_it_was_captured_is_a_loss(
     monkeypatch.setattr("twinbus.pipeline.capture.entity.request_positions", ask)
     with pytest.raises(PipelineError, match=r"data was lost: .*purged"):
         await run_capture(LocalSpark(), make_settings(server, tmp_path, queue))
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, allows_loss=True))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, allows_data_loss=True))
     assert CapturedFolder(tmp_path).ids() == [str(number) for number in (*range(5), 6, 7)]
 
 
@@ -240,7 +240,7 @@ async def test_a_failure_that_comes_after_the_entity_was_created_again_opens_no_
 ) -> None:
     path = server.create_queue()
     await send_messages(server, path, range(3))
-    entity = CapturedEntity(Folder(str(tmp_path)), make_settings(server, tmp_path, path, allows_loss=True), path)
+    entity = CapturedEntity(Folder(str(tmp_path)), make_settings(server, tmp_path, path, allows_data_loss=True), path)
     try:
         await entity.open()
         (late,) = await entity.find_due_windows(0.0, force=True)
@@ -274,8 +274,8 @@ async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_begun_an
         path,
         available_now=False,
         limits=WindowLimits(0.1, 10_000_000),
-        allows_loss=True,
-        completes=True,
+        allows_data_loss=True,
+        completes_captured=True,
     )
     running_now = asyncio.create_task(Capture(here, wanted, told).run(stop))  # type: ignore[arg-type]
     async with asyncio.timeout(60):
@@ -297,7 +297,7 @@ async def test_an_entity_that_is_created_again_while_a_task_reads_it_is_a_loss(
         await run_capture(here, make_settings(server, tmp_path, path))
     assert "failOnDataLoss" not in str(raised.value)
     await send_messages(server, path, ["gone", "too"])
-    await run_capture(here, make_settings(server, tmp_path, path, allows_loss=True))
+    await run_capture(here, make_settings(server, tmp_path, path, allows_data_loss=True))
     assert CapturedFolder(tmp_path).files() == []
 
 
@@ -317,7 +317,7 @@ async def test_a_range_that_is_in_a_file_is_not_named_again(server: ServerProces
 async def captured_further(server: ServerProcess, path: str, to: Path) -> None:
     """Ten messages are captured, and, as the manifest has it, many more, as if the namespace was restored since."""
     await send_messages(server, path, range(10))
-    await run_capture(LocalSpark(), make_settings(server, to, path, completes=True))
+    await run_capture(LocalSpark(), make_settings(server, to, path, completes_captured=True))
     (one,) = CapturedFolder(to).manifests()
     (to / one.path).write_bytes(replace(one, toSequenceNumber=1000).encode())
 
@@ -330,14 +330,16 @@ async def test_what_is_there_after_a_restore_is_captured_before_it_is_completed(
     await captured_further(server, queue, tmp_path)
     await send_messages(server, queue, ["new-0", "new-1"])
     with pytest.raises(PipelineError, match=r"restored to an earlier state.*--allow-data-loss"):
-        await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+        await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
     assert server.message_counts(queue)[0] == 2
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True, allows_loss=True))
+    await run_capture(
+        LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True, allows_data_loss=True)
+    )
     await send_messages(server, queue, ["new-2"])
     await run_capture(
-        LocalSpark(), make_settings(server, tmp_path, queue, completes=True)
+        LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True)
     )  # goes on behind the newer file
-    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+    await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
     taken = CapturedFolder(tmp_path)
     assert taken.ids() == [*map(str, range(10)), "new-0", "new-1", "new-2"]
     assert taken.files() == [tmp_path / one.file for one in taken.manifests()]
@@ -354,7 +356,7 @@ async def test_a_restore_before_a_file_of_the_same_numbers_overwrites_nothing(
     (old,) = CapturedFolder(tmp_path).manifests()
     (tmp_path / old.path).write_bytes(replace(old, toSequenceNumber=1000).encode())
     for _ in range(2):
-        await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, allows_loss=True))
+        await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, allows_data_loss=True))
     _, anew = CapturedFolder(tmp_path).manifests()
     assert (anew.fromSequenceNumber, anew.eventCount) == (old.fromSequenceNumber, 3)
     assert CapturedFolder(tmp_path).ids() == [*"012", *"012"]
@@ -365,7 +367,7 @@ async def test_a_restore_while_a_capture_runs_is_noticed_and_soon_in_a_file(
     queue: str,
     tmp_path: Path,
 ) -> None:
-    wanted = make_settings(server, tmp_path, queue, completes=True, allows_loss=True)
+    wanted = make_settings(server, tmp_path, queue, completes_captured=True, allows_data_loss=True)
     await send_messages(server, queue, range(3))
     entity = CapturedEntity(Folder(str(tmp_path)), wanted, queue)
     try:
@@ -389,7 +391,7 @@ async def test_what_has_the_numbers_of_captured_messages_since_a_job_ended_is_no
 ) -> None:
     path = server.create_queue()
     await send_messages(server, path, range(3))
-    wanted = make_settings(server, tmp_path, path, completes=True, allows_loss=True)
+    wanted = make_settings(server, tmp_path, path, completes_captured=True, allows_data_loss=True)
     entity = CapturedEntity(Folder(str(tmp_path)), wanted, path)
     try:
         await entity.open()
@@ -407,7 +409,7 @@ async def test_a_queue_with_sessions_is_captured_and_completed(server: ServerPro
     path = server.create_queue(RequiresSession="true")
     for part in range(2):
         await send_messages(server, path, range(part * 10, part * 10 + 10), session_id=f"session {part}")
-        await run_capture(LocalSpark(), make_settings(server, tmp_path, path, completes=True))
+        await run_capture(LocalSpark(), make_settings(server, tmp_path, path, completes_captured=True))
     assert server.message_counts(path) == (0, 0)
     assert CapturedFolder(tmp_path).ids() == [str(number) for number in range(20)]
 
@@ -420,7 +422,7 @@ async def test_a_queue_that_others_receive_from_cannot_be_completed(
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         await factory.create_message_receiver(queue).open()
         with pytest.raises(PipelineError, match="cannot be had alone"):
-            await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes=True))
+            await run_capture(LocalSpark(), make_settings(server, tmp_path, queue, completes_captured=True))
 
 
 async def test_an_entity_that_is_not_there_is_named(server: ServerProcess, tmp_path: Path) -> None:
@@ -435,7 +437,7 @@ async def test_a_capture_that_goes_on_closes_windows_by_time_and_ends_when_it_is
 ) -> None:
     told, stop = RecordingListener(), asyncio.Event()
     wanted = make_settings(
-        server, tmp_path, queue, available_now=False, limits=WindowLimits(0.5, 10_000_000), completes=True
+        server, tmp_path, queue, available_now=False, limits=WindowLimits(0.5, 10_000_000), completes_captured=True
     )
     running_now = asyncio.create_task(Capture(LocalSpark(), wanted, told).run(stop))  # type: ignore[arg-type]
     for part in range(2):

@@ -72,11 +72,11 @@ def make_report(*, days: int = 40, clients: ClientEvents | None = None, **change
     )
     told: dict[str, Any] = {
         "account": account,
-        "stages": {**dict.fromkeys(Stage, Charges()), **stages},
-        "costs": dict.fromkeys(Stage, Decimal("0.01")),
+        "stage_charges": {**dict.fromkeys(Stage, Charges()), **stages},
+        "stage_costs": dict.fromkeys(Stage, Decimal("0.01")),
         "parked": MessageCharges(messages=1_000, charges=Charges(4_000, 6_000)),
         "not_parked": MessageCharges(messages=30_000_000, charges=Charges(60_000_000, 90_000_000)),
-        "unseen_pings": 8_600,
+        "unreceived_pings": 8_600,
         "entities": tuple(
             EntityCost(namespace="contoso", path=path, sent=9, received=8, charges=Charges(7, 6), cost=Decimal("0.5"))
             for path in ("orders", "", EVIL)
@@ -88,7 +88,7 @@ def make_report(*, days: int = 40, clients: ClientEvents | None = None, **change
         },
         "outages": (OUTAGE,),
         "outage_count": 250,
-        "outside": 17,
+        "parked_outside_outages": 17,
     }
     return CostReport(**{**told, **changed})
 
@@ -135,13 +135,15 @@ def test_names_that_came_from_elsewhere_are_text() -> None:
 
 
 def test_without_journals_outages_are_not_spoken_of() -> None:
-    told = on_screen(make_report(outages=(), outage_count=0, outside=0))
+    told = on_screen(make_report(outages=(), outage_count=0, parked_outside_outages=0))
     assert "Without the clients' journals outages are not known" in told
     assert "lasted" not in told
 
 
 def test_with_journals_that_tell_of_none_that_is_said() -> None:
-    told = on_screen(make_report(clients=ClientEvents(NOWHERE, NOWHERE, {}), outages=(), outage_count=0, outside=0))
+    told = on_screen(
+        make_report(clients=ClientEvents(NOWHERE, NOWHERE, {}), outages=(), outage_count=0, parked_outside_outages=0)
+    )
     assert "No client told of one in this time" in told
 
 

@@ -33,7 +33,7 @@ class FakeEntity:
         self.low = low
         self.ends = list(ends)
 
-    def claim(self) -> None:
+    def acquire(self) -> None:
         pass
 
     def positions(self) -> Positions:
