@@ -28,10 +28,10 @@ class FakeControl:
         self.requests: list[Message] = []
         self.answer = answer
 
-    def say(self, message: Message) -> None:
+    def notify(self, message: Message) -> None:
         self.sent.append(message)
 
-    async def ask(self, message: Message, _kind: type, _timeout_s: float) -> object:
+    async def request(self, message: Message, _kind: type, _timeout_s: float) -> object:
         self.requests.append(message)
         if self.answer is asyncio.TimeoutError:
             await asyncio.Event().wait()
