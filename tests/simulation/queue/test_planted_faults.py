@@ -195,7 +195,7 @@ def a_session_is_given_to_two(patch: Patch) -> None:
         self.session_locks.pop(session, None)
         right(self, consumer, session, granted)
 
-    instead(patch, SessionDispatcher, "accept", wrong)
+    instead(patch, SessionDispatcher, "accept_session", wrong)
 
 
 def what_comes_back_is_last_in_its_session(patch: Patch) -> None:
