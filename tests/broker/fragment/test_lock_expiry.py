@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.consumers import Results
+from tests.broker.consumers import FakeConsumer, Results
 from tests.broker.harness import BrokerHarness
-from twinbus.model.errors import MessageLockLost
+from twinbus.model.errors import MessageLockLost, StoreUnavailable
 from twinbus.model.queue import QueueDescription
 
 
@@ -23,6 +23,45 @@ def test_the_message_comes_back_counted() -> None:
     assert len(consumer.deliveries) == 1
     rig.advance(0.2)
     assert [message.header.delivery_count for message in consumer.messages if message.header] == [0, 1]
+
+
+def consumer_of_silent_disk(harness: BrokerHarness) -> FakeConsumer:
+    """Return a consumer that has a message of a disk that does not answer any more."""
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    harness.store.hang()
+    harness.send(b"2")
+    harness.run_until_idle()
+    harness.advance(10.1)
+    return consumer
+
+
+def test_a_message_that_was_released_while_the_disk_was_silent_comes_back_uncounted_when_it_answers() -> None:
+    harness = BrokerHarness()
+    consumer, results = consumer_of_silent_disk(harness), Results()
+    assert harness.main_fragment.settlement.release(consumer.lock_numbers(), results) == []
+    assert harness.main_fragment.settlement.release(consumer.lock_numbers(), results) == consumer.lock_numbers()
+    consumer.grant(2)
+    harness.advance(61)
+    assert (consumer.bodies, results) == ([b"1"], [])
+    harness.store.resume()
+    harness.run_until_idle()
+    assert (consumer.bodies, results) == ([b"1", b"2", b"1"], [None])
+    assert [message.header.delivery_count for message in consumer.messages if message.header] == [0, 0, 0]
+
+
+def test_a_message_that_was_released_while_the_disk_was_silent_is_free_when_the_disk_fails() -> None:
+    harness = BrokerHarness()
+    consumer, results = consumer_of_silent_disk(harness), Results()
+    harness.main_fragment.settlement.release(consumer.lock_numbers(), results)
+    harness.fail_stores(0)
+    assert [type(error) for error in results] == [StoreUnavailable]
+    harness.store.resume()
+    harness.recover()
+    consumer.grant(1)
+    harness.run_until_idle()
+    assert consumer.bodies == [b"1", b"1"]
+    assert len(results) == 1
 
 
 def test_a_jump_of_the_wall_clock_expires_no_lock() -> None:

@@ -80,6 +80,7 @@ class Settlement(SettlementPort):
         self._expiry_timer_s = 0.0
         self._is_expiring = False
         self._is_expiry_postponed = False
+        self._postponed_releases: list[tuple[list[Lock], OnDone]] = []
         self._last_deferral = 0
         self._pending_deferrals: set[int] = set()
         """Numbers of deferrals that have begun and are not on disk."""
@@ -96,10 +97,21 @@ class Settlement(SettlementPort):
         return lost
 
     def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Give messages back as they are: nobody has seen them."""
-        locks, lost = self._end_valid_locks(lock_numbers)
+        """Give messages back as they are: nobody has seen them.
+
+        A release writes nothing. So while the disk does not answer, it is postponed instead of refused: otherwise the
+        locks of messages that reached nobody would expire, and count a delivery.
+        """
+        fragment = self._fragment
+        if not fragment.is_loaded:
+            fragment.commit_log.check_available()
+        locks, lost = self._end_locks(lock_numbers, fragment.clock.monotonic_s())
         if locks:
-            self._read(locks, self._keep_order(on_done), self._return_unchanged)
+            on_done = self._keep_order(on_done)
+            if fragment.commit_log.unavailable_reason is None:
+                self._read(locks, on_done, self._return_unchanged)
+            else:
+                self._postponed_releases.append((locks, on_done))
         return lost
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
@@ -343,7 +355,7 @@ class Settlement(SettlementPort):
 
         def read(values: list[bytes | None] | StoreError) -> None:
             if life != fragment.incarnation or isinstance(values, StoreError):
-                on_done(StoreUnavailable("the store failed before the message was given back; its lock is void"))
+                on_done(_lock_void_error())
                 if isinstance(values, StoreError) and life == fragment.incarnation:
                     fragment.commit_log.fail(str(values))
                 return
@@ -518,10 +530,16 @@ class Settlement(SettlementPort):
         if self._is_expiry_postponed:
             self._is_expiry_postponed = False
             self._expire()
+        postponed, self._postponed_releases = self._postponed_releases, []
+        for locks, on_done in postponed:
+            self._read(locks, on_done, self._return_unchanged)
 
     def reset(self) -> None:
         """All locks are void."""
         self._is_expiring = self._is_expiry_postponed = False
+        postponed, self._postponed_releases = self._postponed_releases, []
+        for _, on_done in postponed:
+            on_done(_lock_void_error())
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
@@ -594,6 +612,11 @@ class Settlement(SettlementPort):
 
 def _by_sequence(lock: Lock) -> int:
     return lock.sequence
+
+
+def _lock_void_error() -> StoreUnavailable:
+    """Return the error of a caller that gives back a message while the store fails."""
+    return StoreUnavailable("the store failed before the message was given back; its lock is void")
 
 
 def _without_reasons(properties: Mapping[str, object] | None) -> dict[str, object]:
