@@ -47,10 +47,8 @@ def finish(simulation: ClusterSimulation) -> None:
     check_settled(simulation)
     left = [
         (process.number, fragment.number, sub_queue.name, fragment.active_count)
-        for process in simulation.running_processes
-        for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)
-        for fragment in process.fragments(sub_queue)
-        if isinstance(fragment, Fragment) and fragment.active_count
+        for process, sub_queue, fragment in _all_fragments(simulation)
+        if fragment.active_count
     ]
     if left:
         raise Violation(f"not received: {left}")
@@ -97,18 +95,36 @@ def _receive_all(simulation: ClusterSimulation, sub_queue: SubQueue) -> None:
 
 
 def _complete_all(simulation: ClusterSimulation, process: Process) -> bool:
-    """All that is given is completed. False if that was nothing."""
+    """Complete all messages that come, until none comes and no expired lock is left. Return False if none came."""
     was_given = False
     for _ in range(MAX_ROUNDS):
         simulation.pass_time(0.3)
         recover_all(simulation)
         held, simulation.given_locks = simulation.given_locks, []
-        if not held:
+        if not held and not _has_expired_locks(simulation):
             return was_given
-        was_given = True
+        was_given = was_given or bool(held)
         settle(process, held, Disposition.COMPLETE)
         recover_all(simulation)
     raise Violation("there is always more to complete")
+
+
+def _has_expired_locks(simulation: ClusterSimulation) -> bool:
+    """Whether messages are still locked although their locks have expired: these end a few at a time."""
+    now_s = simulation.clock.monotonic_s()
+    deadlines_s = [fragment.locks.next_deadline_s() for _, _, fragment in _all_fragments(simulation)]
+    return any(deadline_s is not None and deadline_s <= now_s for deadline_s in deadlines_s)
+
+
+def _all_fragments(simulation: ClusterSimulation) -> list[tuple[Process, SubQueue, Fragment]]:
+    """Return all fragments, each as its owner has it."""
+    return [
+        (process, sub_queue, fragment)
+        for process in simulation.running_processes
+        for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER)
+        for fragment in process.fragments(sub_queue)
+        if isinstance(fragment, Fragment)
+    ]
 
 
 def _receive_deferred(simulation: ClusterSimulation) -> None:
