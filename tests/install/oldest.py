@@ -32,13 +32,15 @@ TEST_PACKAGES: Final = (
 )
 TESTS: Final = (
     "tests/store",  # rocksdict
-    "tests/filters",  # lark
-    "tests/config",  # msgspec, typer
-    "tests/server",  # cryptography, uvloop, typer
-    "tests/http",  # starlette, uvicorn, defusedxml
-    "tests/client_management",  # httpx
+    "tests/broker/filters",  # lark
+    "tests/server/config",  # msgspec, typer
+    "tests/server/runtime",  # cryptography, uvloop, typer
+    "tests/server/auth",
+    "tests/server/tls",
+    "tests/server/http",  # starlette, uvicorn, defusedxml
+    "tests/client/management",  # httpx
     "tests/server/usage/test_hourly_rollup.py",  # pyarrow
-    "tests/pairing/seen",  # pyarrow, prometheus-client, rich
+    "tests/client/pairing/observe",  # pyarrow, prometheus-client, rich
     "tests/sdk/messages/test_sending.py",
 )
 """Each package is used by some of them, through the interface that twinbus uses."""
