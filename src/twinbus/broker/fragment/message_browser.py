@@ -1,7 +1,8 @@
-"""Browsing: looking at messages without taking them.
+"""Browsing: reading the messages of a fragment without receiving them.
 
-Owns: peeking. Whatever is in the fragment is seen in the order of its sequence numbers, active, deferred or scheduled,
-whether someone has it or not; nothing changes.
+Owns: peeking (`MessageBrowser`), which reads active, deferred and scheduled messages by sequence number, locked or not;
+and browse links (`BrowseCursor`), which read active messages as a log. A cursor never reads beyond a message that is
+being deleted for a receiver and may still come back, so nothing ever appears below what it has read.
 """
 
 from __future__ import annotations
